@@ -1,4 +1,4 @@
-"""Forecasts the final loss of a training run, from small runs or from the first part of its curve.
+"""Forecasts the final loss in a training run, from small runs or from the first part of the curve.
 
 The package only computes on tables: it needs no run folder, no plan and no torch. Only the modules
 that compute import numpy and scipy, so that the command line starts without them.

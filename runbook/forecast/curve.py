@@ -1,9 +1,9 @@
-"""Forecasts the last validation loss of a training run from the first part of its curve.
+"""Forecasts the last validation loss in a training run from the first part of the curve.
 
-A Gaussian process forecasts how much further the loss will fall. Its inputs are differences between
-the losses at fixed shares of the steps done (so shifting a curve up or down changes nothing), the
-share of the steps after which the learning rate falls, and logarithms of step numbers. Each family
-of published curves has its own process, because a common process would blur their different scales.
+A Gaussian process forecasts how much further the loss will fall. The inputs are differences between
+losses at fixed fractions of the curve so far (so shifting a curve up or down changes nothing), the
+share of steps after which the learning rate falls, and logarithms of step numbers. Each family of
+published curves has its own process, because a common process would blur their different scales.
 The families are short training runs that compete for speed, and pre-training runs with a cosine or
 WSD schedule. The family with the nearest curves has the largest weight.
 `benchmarks/fit_curve_forecast.py` fits the processes and writes `curve_coefficients.json`.
@@ -28,20 +28,20 @@ from runbook.forecast.messages import ForecastMessage
 from runbook.forecast.tables import PartialCurve
 
 PARTS_OF_STEPS_DONE = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""The points at which the curve is read, as shares of the steps done."""
+"""Where the curve is read, as fractions of the steps done so far."""
 USUAL_DECAY_FROM = 0.5
-"""Input value used if the start of the learning-rate decay is unknown.
+"""Input value used if it is unknown when the learning rate starts to decay.
 
 A separate input tells the process that this value was used.
 """
 FEWEST_POINTS = 3
 SHARES_MEASURED = (0.35, 0.5, 0.65, 0.85)
-"""Points at which the width of the interval was measured, as shares of the steps."""
+"""Where in training the interval width was measured, as shares of the steps."""
 LENGTH = 2.0
-"""Length scale within which curves count as similar, in standard deviations of the inputs."""
+"""Length scale within which curves count as similar, in input standard deviations."""
 NOISE = 0.05
 LINEAR = 0.05
-"""Variances of the noise and of the linear part, relative to the variance of the Gaussian part."""
+"""Noise and linear variance, relative to the variance of the Gaussian part."""
 COEFFICIENTS = Path(__file__).with_name("curve_coefficients.json")
 
 
@@ -53,33 +53,33 @@ class CurveForecast:
     low: float
     high: float
     share: float
-    """Share of the steps that the curve covers."""
+    """How much of the training the curve covers, as a share of the steps."""
     warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class CurveModel:
-    """A Gaussian process that was fitted to the curves of one family."""
+    """A Gaussian process that was fitted to one family of curves."""
 
     means: Array
     deviations: Array
-    """Mean and standard deviation of each input over the fitted curves."""
+    """Mean and standard deviation for each input over the fitted curves."""
     inputs: Array
     """Standardised inputs, one row for each part of a fitted curve."""
     weights: Array
     inverse: Array
-    """Inverse of the kernel matrix, from which the variance of a forecast is computed."""
+    """Inverse kernel matrix, used to compute the variance of a forecast."""
     mean_change: float
     """Mean change in the loss until the last step, in nats."""
     half_widths: Array
     """Half-width of the interval, relative to the standard deviation, at each of `SHARES_MEASURED`.
 
-    The interval contains `COVERAGE` of the held-out curves.
+    The interval contains the true loss for `COVERAGE` of the held-out curves.
     """
 
 
 def forecast_curve(curve: PartialCurve) -> CurveForecast:
-    """Return the forecast of the last validation loss.
+    """Return a forecast for the last validation loss.
 
     Raise `DataError` if the curve is too short.
     """
@@ -113,16 +113,17 @@ class ChangeForecast:
 
     change: float
     half_width: float
-    """Half-width of the interval that contains `COVERAGE` of the curves of other recipes and sizes."""
+    """Half-width of the interval that is right for `COVERAGE` of curves with other recipes and
+    sizes."""
     distance: float
-    """Distance to the nearest fitted curve, in standard deviations of the inputs of its family."""
+    """Distance to the nearest fitted curve, in input standard deviations over its family."""
 
 
 NEARNESS_POWER = 4.0
-"""The weight of a family is the distance to its nearest curve, to the power of -4.
+"""A family is weighted by the distance to its nearest curve, to the power of -4.
 
-With these weights, the forecasts of 80 curves of other recipes were as accurate as forecasts with
-the process of their own family.
+With these weights, forecasts for 80 curves from other recipes were as accurate as with the process
+fitted to their own family.
 """
 LEAST_DISTANCE = 1e-6
 
@@ -132,7 +133,7 @@ def forecast_change(
     inputs: Array,
     share: float,
 ) -> ChangeForecast:
-    """Return the combined forecast of the families. The nearest family has the largest weight."""
+    """Return the forecast combined over all families. The nearest family has the largest weight."""
     changes = []
     half_widths = []
     distances = []
@@ -156,8 +157,9 @@ def forecast_change(
 def widening(distance: float) -> float:
     """Return the factor by which the interval widens at this distance from the nearest curve.
 
-    If the width grows with the square of the distance, intervals contain 75 to 96% of the curves of
-    a track that was held out of the fit, and 69 to 100% of the curves of a held-out schedule.
+    If the width grows with the square of the distance, intervals are right for 75 to 96% of the
+    curves in a track that was held out of the fit, and for 69 to 100% of those with a held-out
+    schedule.
     """
     return min(max(distance**2, 1.0), UNLIKE_CURVE_WIDENING)
 
@@ -204,7 +206,7 @@ def curve_inputs(
     total_steps: float,
     decay_from: float,
 ) -> Array:
-    """Return the inputs of the Gaussian process for the first part of a curve."""
+    """Return the inputs to the Gaussian process for the first part of a curve."""
     done = float(steps[-1])
     share = done / total_steps
     positions = np.log(done * np.array(PARTS_OF_STEPS_DONE))
@@ -218,7 +220,7 @@ def curve_inputs(
 
 
 def kernel(first: Array, second: Array) -> Array:
-    """Return the covariance of standardised inputs, in units of the Gaussian part."""
+    """Return the covariance between standardised inputs, in units of the Gaussian part."""
     squared_distances = _squared_distances(first, second)
     covariance: Array = np.exp(-squared_distances / (2 * LENGTH**2)) + LINEAR * (first @ second.T)
     return covariance
@@ -255,8 +257,8 @@ def fit_coefficients(inputs: Array, changes: Array, weights: Array) -> CurveMode
 def predict_change(coefficients: CurveModel, inputs: Array) -> tuple[float, float, float]:
     """Return the change in the loss until the last step, its standard deviation, and the distance to the nearest fit.
 
-    The standard deviation is in units of the Gaussian part; `CurveModel.half_widths` converts it
-    into nats.
+    The standard deviation is in units of the Gaussian part; `CurveModel.half_widths` is used to
+    convert it to nats.
     """
     standardised = ((inputs - coefficients.means) / coefficients.deviations)[None, :]
     to_fitted = kernel(standardised, coefficients.inputs)[0]

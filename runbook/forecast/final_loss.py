@@ -1,10 +1,10 @@
-"""Forecasts the final loss of a larger training run, with an interval, from finished smaller runs.
+"""Forecasts the final loss in a larger training run, with an interval, from finished smaller runs.
 
 Several laws are fitted (`laws.py`) and corrected by their residuals near the target. With few runs,
 the laws have equal votes: the forecast is the median of their predictions. With sixty runs or more,
-a rolling backtest chooses a single law. The interval is conformal: it is as wide as the errors of
-the same method in backtests, and grows with the square root of the number of decades of compute
-over which the method extrapolates.
+a rolling backtest chooses a single law. The interval is conformal: it is as wide as the errors that
+the same method made in backtests, and grows with the square root of the decades of compute over
+which it extrapolates.
 """
 
 from collections.abc import Sequence
@@ -23,20 +23,20 @@ from runbook.forecast.laws import Array, LawChoice, Runs, fit_law, law_choices
 from runbook.forecast.messages import ForecastMessage
 
 FEWEST_RUNS = 5
-"""Fewest runs to which laws are fitted.
+"""Laws are fitted only to at least this many runs.
 
-A law has five parameters, so it would fit any smaller number of runs, whatever their losses.
+A law has five parameters, so it would fit fewer runs exactly, whatever their losses.
 """
 FEWEST_FOR_CHOICE = 60
-"""Smallest number of runs from which a backtest can choose a single law."""
+"""Smallest number of runs needed for a backtest to choose a single law."""
 BACKTEST_SHARES = (0.5, 0.65, 0.8)
 """Each backtest fits the runs below one of these quantiles of compute, and forecasts the others."""
 
 CORRECTION_LENGTH = 1.0
 """Length scale over which residuals count as similar, in e-folds of size or tokens."""
 CORRECTION_NOISE = 1.0
-"""The part of a residual that is specific to its row (seed, learning rate), relative to the part
-that it shares with neighbouring rows.
+"""The part of a residual that is specific to one row (seed, learning rate), relative to the part
+shared with neighbouring rows.
 """
 
 USUAL_SCORE = 0.025
@@ -44,16 +44,17 @@ USUAL_SCORE = 0.025
 backtests.
 """
 USUAL_SCORE_ROWS = 15
-"""Weight of the usual score, expressed as a number of errors from the family's own backtests."""
+"""Weight given to the usual score, expressed as a number of errors from backtests on the family
+itself."""
 MOST_OWN_WEIGHT = 0.5
-"""Upper limit for the weight of the family's own backtests. The errors within a backtest are not
-independent, because they all stem from one law.
+"""Upper limit for the weight given to backtests on the family itself. Errors within a backtest are
+not independent, because they all stem from one law.
 """
 
 
 @dataclass(frozen=True)
 class LossForecast:
-    """Forecast of a final loss, in nats."""
+    """Forecast for a final loss, in nats."""
 
     loss: float
     low: float
@@ -83,10 +84,10 @@ def forecast_final_losses(runs: Runs, targets: Runs) -> list[LossForecast]:
 
 
 def voting_choices(runs: Runs) -> list[LawChoice]:
-    """Return the forms of the law to fit to these runs.
+    """Return the forms of the law that should be fitted to these runs.
 
-    With few runs, two exponents cannot be distinguished, and it is unclear which parameter count is
-    right. A single exponent and the count of all parameters gave the smallest errors in tests on
+    With few runs, two exponents cannot be distinguished, and it is unclear which parameters to
+    count. A single exponent and counting all parameters gave the smallest errors in tests on
     held-out series (docs/forecast.md). With sixty runs or more, a backtest decides.
     """
     choices = law_choices(runs)
@@ -114,14 +115,14 @@ def check_runs(runs: Runs) -> None:
 
 @dataclass(frozen=True)
 class _Backtest:
-    """Every law's forecasts of the larger runs, made from the smaller ones."""
+    """Forecasts for the larger runs that each law makes from the smaller ones."""
 
     predictions: dict[LawChoice, Array]
     losses: Array
     decades: Array
 
     def errors(self, choices: Sequence[LawChoice]) -> Array:
-        """Return the relative errors of the forecast on which these laws vote."""
+        """Return the relative errors in the forecast that these laws vote on."""
         voted = np.median([self.predictions[choice] for choice in choices], axis=0)
         errors: Array = np.log(voted / self.losses)
         return errors
@@ -163,7 +164,7 @@ def law_votes(
     targets: Runs,
     choices: Sequence[LawChoice],
 ) -> dict[LawChoice, Array]:
-    """Return each law's predictions for the targets, corrected by the law's residuals near them."""
+    """Return the predictions from each law for the targets, corrected by residuals near them."""
     weights = _correction_weights(runs, targets)
     predictions = {}
     for choice in choices:
@@ -183,7 +184,7 @@ def _vote(predictions: dict[LawChoice, Array]) -> Array:
 
 
 def _correction_weights(runs: Runs, targets: Runs) -> Array:
-    """Return the weight of each run's residual in each correction (Gaussian-kernel kriging)."""
+    """Return the weight that each residual has in each correction (Gaussian-kernel kriging)."""
     among_runs = _similarity(runs, runs) + CORRECTION_NOISE * np.eye(len(runs))
     weights = np.linalg.solve(among_runs, _similarity(runs, targets)).T
     return np.asarray(weights, dtype=np.float64)
@@ -198,10 +199,10 @@ def _similarity(first: Runs, second: Runs) -> Array:
 
 
 def interval_score(scores: Sequence[Array]) -> float:
-    """Return the interval's relative half-width, divided by the square root of the decades.
+    """Return the relative half-width of the interval, divided by the square root of the decades.
 
-    It is a weighted mean of the usual score of other families and the score of this family's own
-    backtests, because the 80th percentile of only a dozen errors is off by a third.
+    It is a weighted mean of the usual score in other families and the score in backtests on this
+    family, because the 80th percentile over only a dozen errors is off by a third.
     """
     pooled = np.concatenate(scores) if scores else np.array([])
     if not len(pooled):
@@ -218,7 +219,7 @@ def with_interval(
     loss: float,
     score: float,
 ) -> LossForecast:
-    """Return a forecast whose interval grows with the number of decades beyond the largest run."""
+    """Return a forecast with an interval that grows with the decades beyond the largest run."""
     ratio = float(targets.flops[position]) / runs.largest_flops
     decades = max(0.0, float(np.log10(ratio)))
     half_width = score * np.sqrt(decades + DECADES_AT_ZERO)

@@ -1,8 +1,8 @@
-"""Forecasts the final loss of a run, with an interval, from the rungs of its ladder.
+"""Forecasts the final loss in a run, with an interval, from the rungs of a ladder.
 
 The line through the rungs forecasts runs with the same number of tokens per parameter
-(`ladder_line.py`). For other runs, the laws (`final_loss.py`) give the ratio of the run's loss to
-that of a run on the line with the same compute.
+(`ladder_line.py`). For other runs, the laws (`final_loss.py`) tell how much higher the loss is than
+on the line at the same compute.
 """
 
 from dataclasses import replace
@@ -30,16 +30,15 @@ from runbook.forecast.ladder_line import (
 from runbook.forecast.laws import Array, LawChoice, Runs
 
 LADDER_PENALTIES = (0.01, 0.003, 0.001)
-"""Penalties on the exponents of laws that are fitted to a ladder.
+"""Penalties on the exponents when laws are fitted to a ladder.
 
-Rungs share a seed and a held-out text, so their losses vary less by chance than the losses in a
-table. The data may therefore determine the exponent more freely than the usual penalty of 0.1
-allows.
+Rungs share a seed and a held-out text, so losses vary less by chance than in a table of runs. The
+data may therefore determine the exponent more freely than the usual penalty of 0.1 allows.
 """
 
 
 def forecast_from_ladder(runs: Runs, targets: Runs) -> list[LossForecast]:
-    """Return a forecast for each target from the rungs of one ladder.
+    """Return a forecast for each target, based on the rungs of one ladder.
 
     The interval contains every vote. Raise `DataError` if there are too few rungs.
     """
@@ -67,8 +66,8 @@ def forecast_from_ladder(runs: Runs, targets: Runs) -> list[LossForecast]:
 def _by_line(runs: Runs, line: Runs, targets: Runs) -> LineVotes:
     """Return the losses for which the line votes.
 
-    For a target off the line, the votes are multiplied by the ratio of the laws' predictions for
-    the target to those for the line.
+    For a target off the line, each vote is multiplied by what the laws predict for the target,
+    divided by what they predict on the line.
     """
     tokens = tokens_on_line(targets, line)
     beside = ~is_on_line(targets, runs)
@@ -94,7 +93,7 @@ def _ratios_to_line(runs: Runs, line: Runs, targets: Runs) -> Array:
 
 
 def _by_laws(runs: Runs, targets: Runs) -> LineVotes:
-    """Return the votes of laws of size and tokens."""
+    """Return the votes from laws in size and tokens."""
     return LineVotes(np.array(list(law_votes(runs, targets, _ladder_choices(runs)).values())))
 
 

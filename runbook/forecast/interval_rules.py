@@ -1,30 +1,30 @@
-"""The rules of a forecast: how often its interval is right, when it widens, when it is refused.
+"""Rules for forecasts: how often intervals are right, when they widen, when a forecast is refused.
 
 This module needs no numpy, so that pages load quickly.
 """
 
 COVERAGE = 0.8
-"""Share of forecasts whose intervals should contain the outcome.
+"""Share of forecasts for which the interval should contain the outcome.
 
-Texts, scores and the intervals of fitted laws are computed from this constant. The half-widths that
+Texts, scores and the intervals for fitted laws are computed from this constant. Half-widths that
 were measured once are not: `HALF_WIDTH` in published_law.py, curve_coefficients.json (`python -m
 benchmarks.fit_curve_forecast`) and the simulated campaigns in
 runbook/planning/cost/fault_simulation.py.
 """
 SHARE_IN_INTERVAL = f"{COVERAGE:.0%}"
-"""The wording of the share in texts."""
+"""How this share is written in texts."""
 INTERVAL = f"{SHARE_IN_INTERVAL} interval"
-"""The name of an interval in tables and figures."""
+"""How an interval is named in tables and figures."""
 DECADES_AT_ZERO = 0.3
 """Number added to the extrapolated decades, because forecasts within the range of the runs have
-errors too.
+errors as well.
 """
 EARLIEST_SHARE = 0.25
 """Smallest share of the steps that a curve must cover for a forecast; the fitted curves cover at
 least 30 %.
 """
 FARTHEST_RATIO = 1000.0
-"""Largest ratio of the target's compute to that of the largest run for which backtests support a
+"""Largest ratio of compute, from the target to the largest run, for which backtests support a
 forecast.
 """
 FAR_WIDENING = 2.0
@@ -32,9 +32,9 @@ FAR_WIDENING = 2.0
 
 # A forecast from a curve
 FAR_FROM_FITTED = 2.0
-"""Distance from the nearest fitted curve beyond which a warning is shown, in standard deviations.
+"""A warning is shown if the nearest fitted curve is farther away than this, in standard deviations.
 
-At this distance, the interval reaches its greatest width.
+At this distance, the interval is as wide as it can get.
 """
 UNLIKE_CURVE_WIDENING = 4.0
 """Greatest factor by which the interval widens because the curve is unlike the fitted curves."""
@@ -43,8 +43,8 @@ UNLIKE_CURVE_WIDENING = 4.0
 CHANGED_RECIPE_WIDENING = 2.0
 """Factor by which the interval widens if the recipe differs.
 
-In the series of docs/forecast.md, a different schedule or regularisation changed final losses by 1
-to 3 %, which is as much as the interval's half-width.
+In the series in docs/forecast.md, a different schedule or regularisation changed final losses by 1
+to 3 %, which is as much as the half-width of the interval.
 """
 EPOCHS_AS_NEW = 4.0
 """Up to this number of epochs, repeated tokens are worth almost as much as new ones (Muennighoff et
@@ -75,10 +75,11 @@ UNSTABLE_WIDENING = 4.0
 Four such runs ended 5, 8, 9 and 22 % above their forecasts, whose half-widths were about 2 %.
 """
 EVALUATION_SPREAD = 20.0
-"""Standard deviation of the loss on held-out tokens, in nats, times the root of their number.
+"""Standard deviation of the loss on held-out tokens, in nats, times the square root of how many
+there are.
 
-It is larger than if tokens were independent, because the tokens of a text are similarly hard. On the
-shipped corpus, the losses of six models on 64 parts of 1,024 tokens gave 11 to 20 (2026-11-28).
+It is larger than if tokens were independent, because all tokens in a text are similarly hard. On
+the shipped corpus, losses from six models on 64 parts of 1,024 tokens gave 11 to 20 (2026-11-28).
 """
 NORMAL_QUANTILE = 1.28
 """Half-width of an interval that contains 80 % of a normal distribution, in standard deviations."""

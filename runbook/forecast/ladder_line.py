@@ -1,11 +1,11 @@
-"""Fits a straight line to a ladder's rungs: the logarithm of the loss against that of the tokens.
+"""Fits a straight line to the rungs of a ladder: log loss against log tokens.
 
 Rungs with the same number of tokens per parameter lie on one line as compute grows. In 16 ladders
 on the included corpus, each trained together with its run on a GPU
 (benchmarks/forecast/ladders_corpus.csv), the slope from the last rung to the run was within a tenth
-of the preceding slope. The slopes between smaller rungs were steeper, because the losses of these
-rungs are still in the initial transient. So the last rungs have the largest weight, and the floor
-of the loss is set instead of fitted.
+of the preceding slope. The slopes between smaller rungs were steeper, because losses there are
+still in the initial transient. So the last rungs have the largest weight, and the loss floor is set
+instead of fitted.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from runbook.forecast.laws import Array, Runs
 
 FLOORS = (1.0, 1.7, 2.2)
-"""Candidates for the loss, in nats, below which no model can go.
+"""Candidates for the loss floor, in nats: no model can go below it.
 
-This floor is 1.69 for web text (Hoffmann et al., arXiv:2203.15556), and 1.0 to 2.2 covers the
-floors of other texts. Five rungs do not determine the floor, so each of these values has a vote.
+This floor is 1.69 for web text (Hoffmann et al., arXiv:2203.15556), and 1.0 to 2.2 covers other
+texts. Five rungs do not determine the floor, so each of these values has a vote.
 """
 WEIGHT_POWERS = (3.0, 4.0, 5.0)
-"""The weight of a rung is its compute to the power of one of these.
+"""A rung is weighted by its compute to the power of one of these.
 
 With 4, a rung with half the compute has a sixteenth of the weight.
 """
@@ -31,23 +31,23 @@ FEWEST_ON_LINE = 3
 SAME_RATIO = 1.3
 """Training runs are on one line if their tokens per parameter differ by less than this factor."""
 UNEVEN = 0.04
-"""Relative distance of a rung's loss from the line between its neighbours.
+"""How far the loss at a rung may be from the line between its neighbours, as a share.
 
 In 14 of 15 ladders with stable training, no rung was farther than 3.5 % from the line; in the
-ladder whose learning rate was too high, a rung was 8.9 % away.
+ladder with too high a learning rate, a rung was 8.9 % away.
 """
 
 
 @dataclass(frozen=True)
 class LineVotes:
-    """The predicted loss of each target, for every choice of floor and weight."""
+    """The loss predicted for each target, for every choice of floor and weight."""
 
     losses: Array
     """Losses in nats, with a row for each vote and a column for each target."""
 
     @property
     def median(self) -> Array:
-        """Return the median of the votes for each target."""
+        """Return the median vote for each target."""
         middle: Array = np.median(self.losses, axis=0)
         return middle
 
@@ -68,7 +68,7 @@ def is_on_line(targets: Runs, runs: Runs) -> NDArray[np.bool_]:
 
 
 def tokens_on_line(targets: Runs, line: Runs) -> Array:
-    """Return, for each target, the number of tokens of a run on the line with the same compute."""
+    """Return, for each target, how many tokens a run on the line with the same compute uses."""
     tokens: Array = line.tokens[-1] * np.sqrt(targets.flops / line.flops[-1])
     return tokens
 
@@ -90,8 +90,8 @@ def _extended(
     power: float,
 ) -> Array:
     """Return floor + A / tokens^a, fitted to the logarithm of the loss above the floor."""
-    # The losses of one family may be below the floor of other families. In that case the line has
-    # no floor.
+    # Losses in one family may be below the floor for other families. In that case the line has no
+    # floor.
     if line.loss.min() <= floor:
         floor = 0.0
     above_floor = np.log(line.loss - floor)
@@ -103,7 +103,7 @@ def _extended(
 
 
 def line_errors(line: Runs) -> tuple[Array, Array]:
-    """Return the errors of lines through smaller rungs at the next rung, and the decades to it."""
+    """Return the errors at the next rung of lines through smaller rungs, and the decades to it."""
     errors = []
     decades = []
     for count in range(FEWEST_ON_LINE, len(line)):
@@ -117,7 +117,7 @@ def line_errors(line: Runs) -> tuple[Array, Array]:
 
 
 def uneven_rungs(line: Runs) -> list[int]:
-    """Return the positions of rungs whose loss is far from the line between their neighbours."""
+    """Return the positions of rungs with a loss far from the line between their neighbours."""
     tokens = np.log(line.tokens)
     losses = np.log(line.loss)
     positions = []

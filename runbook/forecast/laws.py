@@ -1,8 +1,8 @@
 """Scaling laws L(N, D) = E + A / N^a + B / D^b, fitted to finished runs.
 
-The logarithm of the loss is fitted with a Huber loss, as in Hoffmann et al. (arXiv:2203.15556,
-D.2), so that a single failed run does not distort the law. Sizes and tokens are first divided by
-their geometric means, which makes E, A and B similar in size.
+The log loss is fitted with a Huber loss, as in Hoffmann et al. (arXiv:2203.15556, D.2), so that a
+single failed run does not distort the law. Sizes and tokens are first divided by their geometric
+means, which makes E, A and B similar in size.
 """
 
 from collections.abc import Iterator
@@ -27,22 +27,22 @@ With few rows, a small exponent cannot be distinguished from a high floor E.
 HUBER_SCALE = 0.003
 """Relative residual up to which the penalty is quadratic.
 
-The losses of a small model with two seeds differ by about as much.
+Losses from a small model with two seeds differ by about as much.
 """
 START_EXPONENTS = (0.15, 0.25, 0.35, 0.5, 0.7)
 STARTS_REFINED = 2
 LOWEST_TERM = 1e-3
 """Starting value for a term that the linear fit sets to zero. It must be above zero, because the
-fit uses the logarithm of the term.
+fit uses its logarithm.
 """
 LOWER_BOUNDS = (-3.0, -12.0, -12.0, 0.03, 0.03)
 UPPER_BOUNDS = (3.0, 4.0, 4.0, 2.0, 2.0)
-"""Upper bounds of log E, log A, log B, a and b in the centred law."""
+"""Upper bounds for log E, log A, log B, a and b in the centred law."""
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Finished or planned training runs of one family, with one entry per run in each array."""
+    """Finished or planned training runs from one family, with one entry per run in each array."""
 
     params: Array
     """Number of parameters, including embeddings."""
@@ -58,7 +58,7 @@ class Runs:
 
     @property
     def largest_flops(self) -> float:
-        """Return the FLOPs of the largest run."""
+        """Return the FLOPs used in the largest run."""
         return float(self.flops.max())
 
     def take(self, rows: NDArray[Any]) -> "Runs":
@@ -85,7 +85,7 @@ class LawChoice:
     tied: bool
     """Whether the exponents a and b are equal."""
     weight_power: float
-    """The weight of a row is its compute to this power."""
+    """Rows are weighted by compute to this power."""
     exponent_penalty: float | None = None
     """Penalty to use instead of `EXPONENT_PENALTY`, unless it is None."""
 
@@ -122,7 +122,7 @@ class Law:
     token_unit: float
 
     def predict(self, sizes: Array, tokens: Array) -> Array:
-        """Return the loss of runs with these sizes and numbers of tokens."""
+        """Return the loss for runs with these sizes and numbers of tokens."""
         by_size = self.size_term * (sizes / self.size_unit) ** -self.size_exponent
         by_tokens = self.token_term * (tokens / self.token_unit) ** -self.token_exponent
         return self.floor + by_size + by_tokens
@@ -130,7 +130,7 @@ class Law:
 
 @dataclass(frozen=True)
 class _Problem:
-    """Rows of a fit: centred logarithms of size and tokens, loss, and the root of the weight."""
+    """Rows to fit: centred log sizes and log tokens, loss, and the square root of the weight."""
 
     log_sizes: Array
     log_tokens: Array
@@ -140,14 +140,14 @@ class _Problem:
     exponent_penalty: float
 
     def terms(self, log_law: Array) -> tuple[Array, Array, Array]:
-        """Return E, A / N^a and B / D^b of every row."""
+        """Return E, A / N^a and B / D^b for every row."""
         floor = np.full_like(self.loss, np.exp(log_law[0]))
         by_size = np.exp(log_law[1] - log_law[3] * self.log_sizes)
         by_tokens = np.exp(log_law[2] - log_law[-1] * self.log_tokens)
         return floor, by_size, by_tokens
 
     def residuals(self, log_law: Array) -> Array:
-        """Return the weighted residuals of the log loss, then a residual for each exponent."""
+        """Return the weighted residuals in log loss, followed by a residual for each exponent."""
         floor, by_size, by_tokens = self.terms(log_law)
         residuals = self.root_weights * np.log((floor + by_size + by_tokens) / self.loss)
         penalties = self.exponent_penalty * np.log(log_law[3:] / USUAL_EXPONENT)
@@ -201,7 +201,7 @@ class _Problem:
 
 
 def fit_law(runs: Runs, choice: LawChoice) -> Law:
-    """Return the law of this choice that fits the runs best."""
+    """Fit the chosen form of the law to the runs."""
     sizes = runs.sizes(embeddings=choice.embeddings)
     size_unit = float(np.exp(np.log(sizes).mean()))
     token_unit = float(np.exp(np.log(runs.tokens).mean()))
@@ -229,7 +229,7 @@ def fit_law(runs: Runs, choice: LawChoice) -> Law:
 
 
 def _solve(problem: _Problem) -> Array:
-    """Return log E, log A, log B and the exponents of the best fit from all starting points."""
+    """Return log E, log A, log B and the exponents for the best fit from all starting points."""
     count = 4 if problem.tied else 5
     lower = np.array(LOWER_BOUNDS[:count])
     upper = np.array(UPPER_BOUNDS[:count])

@@ -1,4 +1,4 @@
-"""Messages about forecasts of a loss, one per row; `{name}` stands for a value."""
+"""Messages about loss forecasts, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from runbook.plan_file.diagnostics import Message
 
 
 class ForecastMessage(Message):
-    """Messages about forecasts of a loss."""
+    """Messages about loss forecasts."""
 
     CURVE_BEYOND_ITS_END = "The curve reaches step {steps:g}, beyond total_steps {total_steps:g}."
     CURVE_NOT_READABLE = "{path} cannot be read as a CSV file: {error}"

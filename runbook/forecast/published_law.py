@@ -1,10 +1,10 @@
-"""The published scaling law, for runs without a ladder: its predictions and where they are valid.
+"""Applies a published scaling law to runs without a ladder, and says where it is valid.
 
 Hoffmann et al. (arXiv:2203.15556) fitted L = E + A / N^a + B / D^b to more than 400 training runs;
 the coefficients come from the corrected fit by Besiroglu et al. (arXiv:2404.10102). The law is
-valid for their text and tokenizer. For 80% of the 86 runs of other families in benchmarks/forecast,
-its error is at most 14%. This is the half-width of its interval within the range of the fitted
-runs; beyond that range, the interval grows.
+valid for the text and tokenizer used there. For 80% of the 86 runs from other families in
+benchmarks/forecast, the error is at most 14%. This is the half-width of the interval within the
+range of the fitted runs; beyond that range, the interval grows.
 """
 
 import math
@@ -22,34 +22,33 @@ SIZE_EXPONENT = 0.3478
 TOKEN_TERM = 2085.43
 TOKEN_EXPONENT = 0.3658
 HALF_WIDTH = 0.14
-"""80th percentile of the law's error, in the logarithm of the loss, for the runs in
-benchmarks/forecast.
-"""
+"""80th percentile of the error in log loss, for the runs in benchmarks/forecast."""
 SMALLEST_SIZE = 44e6
 LARGEST_SIZE = 16e9
 FEWEST_TOKENS = 1e9
-"""Range of the runs to which the law was fitted (figure 3 and table A9 of Hoffmann et al.)."""
+"""Range covered by the runs that the law was fitted to (figure 3 and table A9 in Hoffmann et al.).
+"""
 MOST_TOKENS = 500e9
 """Hoffmann et al. trained on 5 to 500 billion tokens (their abstract)."""
 MOST_OVER = 30.0
-"""Multiple of the largest fitted size up to which predictions are shown; GPT-3 175B has 11 times
-that size.
+"""Predictions are shown up to this many times the largest fitted size; GPT-3 175B is 11 times that
+size.
 """
 
 
 @dataclass(frozen=True)
 class LawForecast:
-    """The law's prediction for a training run, in nats."""
+    """What the law predicts for a training run, in nats."""
 
     loss: float
     low: float
     high: float
     widening: float
-    """Factor by which the interval is wider than inside the law's range."""
+    """How many times wider the interval is than inside the fitted range."""
 
 
 def decades_beyond(parameters: float, tokens: float) -> float:
-    """Return the decades of compute beyond the largest and the longest runs of the fit.
+    """Return the decades of compute beyond the largest and longest runs in the fit.
 
     >>> decades_beyond(16e9, 500e9), decades_beyond(160e9, 5e12)
     (0.0, 2.0)
@@ -60,13 +59,13 @@ def decades_beyond(parameters: float, tokens: float) -> float:
 
 
 def widening(parameters: float, tokens: float) -> float:
-    """Return the factor by which the interval widens outside the range: the root of decades."""
+    """Return the factor by which the interval widens outside the range: a root of the decades."""
     decades = decades_beyond(parameters, tokens)
     return math.sqrt((decades + DECADES_AT_ZERO) / DECADES_AT_ZERO)
 
 
 def published_loss(parameters: float, tokens: float) -> LawForecast:
-    """Return the law's prediction for these numbers of parameters and tokens."""
+    """Return the loss that the law predicts for these numbers of parameters and tokens."""
     by_size = SIZE_TERM / parameters**SIZE_EXPONENT
     by_tokens = TOKEN_TERM / tokens**TOKEN_EXPONENT
     loss = FLOOR + by_size + by_tokens
@@ -87,7 +86,7 @@ def why_not(parameters: float, tokens: float) -> str:
 
 
 def best_size(parameters: float, tokens: float) -> tuple[float, float]:
-    """Return the numbers of parameters and tokens with the lowest loss at the same compute (N x D)."""
+    """Return how many parameters and tokens give the lowest loss at the same compute (N x D)."""
     product = parameters * tokens
     ratio = SIZE_EXPONENT * SIZE_TERM / (TOKEN_EXPONENT * TOKEN_TERM)
     size = (ratio * product**TOKEN_EXPONENT) ** (1 / (SIZE_EXPONENT + TOKEN_EXPONENT))

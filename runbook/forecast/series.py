@@ -12,8 +12,8 @@ def forecast_table(finished: list[TrainingRow], planned: list[TrainingRow]) -> l
     """Return a forecast for each planned run, in the same order.
 
     Losses on different data are not comparable, so a planned run is forecast from the finished runs
-    of its series. If all finished runs belong to a single series, they are used for all planned
-    runs.
+    in the same series. If all finished runs belong to a single series, they are used for all
+    planned runs.
     """
     finished_by_series = _by_series(finished)
     forecasts: dict[int, LossForecast] = {}

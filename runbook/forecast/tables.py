@@ -13,8 +13,8 @@ from runbook.forecast.laws import Runs
 from runbook.forecast.messages import ForecastMessage
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
-"""FLOPs of the forward and backward pass of a dense model (Kaplan et al., arXiv:2001.08361), used
-if a table lists no FLOPs.
+"""FLOPs in the forward and backward pass through a dense model (Kaplan et al., arXiv:2001.08361),
+used if a table lists no FLOPs.
 """
 
 
@@ -41,16 +41,16 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class PartialCurve:
-    """The first part of a training run's validation curve."""
+    """The first part of a validation curve."""
 
     points: tuple[CurvePoint, ...]
     total_steps: float
     decay_from: float
-    """Share of the steps after which the learning rate falls, or NaN if unknown."""
+    """Share of steps after which the learning rate falls; NaN if unknown."""
 
 
 def read_finished_trainings(path: Path) -> list[TrainingRow]:
-    """Read a table of training runs with their losses."""
+    """Read a table of training runs with losses."""
     return [_training_row(path, line, row, finished=True) for line, row in _rows(path)]
 
 

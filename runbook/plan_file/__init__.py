@@ -1,4 +1,4 @@
-"""The file `plan.json`: its types, its reader, and the rules shared by planner and trainer.
+"""Defines and reads `plan.json`, and has the rules shared by planner and trainer.
 
 The package uses only the standard library.
 """

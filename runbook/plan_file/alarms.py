@@ -1,16 +1,16 @@
-"""Raises alarms on a stream of metrics: spike, divergence, plateau, NaN, drift, slow file system.
+"""Raises alarms from a stream of metrics: spike, divergence, plateau, NaN, drift, slow file system.
 
-Alarms about slow ranks are in `slow_ranks`. Alarms about memory and disks, which need the trainer's
-own machine, are in `runbook/training/health/memory_and_disk.py`.
+Alarms about slow ranks are in `slow_ranks`. Alarms about memory and disks, which can only be raised
+on the training machine, are in `runbook/training/health/memory_and_disk.py`.
 
         watch = MetricWatch()
         for step in steps:                  steps of metrics.jsonl, of the trainer, or of any log
             for alarm in watch.look(step):  no alarm if all is well
 
-    No threshold is an absolute value: each record is compared with the median of earlier records,
-    in units of their spread (1.48 median deviations, the standard deviation of normal noise). The
-    trainer checks each step with `MetricWatch`; `runbook logs` and 05-analysis check finished logs.
-    docs/logbook.md lists the healthy and diverging curves that the thresholds below were tested on.
+No threshold is an absolute value: each record is compared with the median of earlier records, in
+units of the spread (1.48 median deviations, the standard deviation of normal noise). The trainer
+checks each step with `MetricWatch`; `runbook logs` and 05-analysis check finished logs.
+docs/logbook.md lists the healthy and diverging curves that the thresholds below were tested on.
 """
 
 from collections import deque
@@ -26,10 +26,10 @@ from runbook.plan_file.messages import AlarmMessage
 from runbook.plan_file.recent_steps import RecentStep
 
 SLOW_FILE_SYSTEM = "slow file system"
-"""Kind of the alarms about slow reads and saves."""
+"""Kind used for alarms about slow reads and saves."""
 Show = Callable[[float], str]
 WINDOW = 40
-# Records needed to estimate the noise of a curve
+# Records needed to estimate the noise in a curve
 ENOUGH = 10
 # With fewer records than `ENOUGH`, a jump must be at least this share of the loss
 UNKNOWN_NOISE = 0.40
@@ -42,10 +42,10 @@ CONFIRMING, CONFIRMED = (
     0.5,
 )
 UNEXPLAINED_BY_ONE = 1.7
-"""If there is only one earlier loss, a single loss above this multiple of it is a spike.
+"""If there is only one earlier loss, a single loss this many times as high is a spike.
 
-In a healthy training run, a batch of two sequences had 1.58 times the loss of a different batch;
-the first spike of BigScience's 104B had 1.77 times the loss of the previous record.
+In a healthy training run, one two-sequence batch had 1.58 times as high a loss as another; the
+first spike in BigScience's 104B run was 1.77 times the previous loss.
 """
 FEW_BEFORE = 5
 """With fewer earlier records than this, a single high record counts as a spike.
@@ -56,27 +56,27 @@ With at least this many, a second record is required.
 # never has a loss this high
 UNEXPLAINED = 2.2
 SUDDEN_SHARE = 0.10
-"""A loss that exceeds each of the last `CONFIRMING` losses by this share is a spike if its gradient
-norm is also large.
+"""If the gradient norm is large too, a loss is a spike once it exceeds each of the last
+`CONFIRMING` losses by this share.
 """
 LARGE_NORM_FACTOR = 10.0
-"""Multiple of the usual gradient norm that counts as large.
+"""A gradient norm this many times the usual norm counts as large.
 
-Early in training the loss falls so fast that even after a jump of a fifth it is below the median of
-the curve. Only the gradient norm distinguishes this jump from a batch of unusual text (7.90 to 9.59
-with a norm of 24).
+Early in training the loss falls so fast that even after a jump by a fifth it is below the median.
+Only the gradient norm distinguishes this jump from a batch with unusual text (7.90 to 9.59 with a
+norm of 24).
 """
 USUAL_NORMS = 5
-"""Number of recent gradient norms whose median counts as the usual norm."""
+"""The usual norm is the median of this many recent gradient norms."""
 BACK_SHARE = 0.02
-# Number of records whose median is the level of a metric
+# A metric's level is the median of this many records
 BLOCK = 20
 RISE_SHARE = 0.04
 FLAT_SHARE = 0.25
 FLAT_RECORDS = 200
 # Number of levels (medians of a block), enough to estimate a slope
 LEVELS = 40
-# Share of rising pairs of levels; ratio of the newer slope to the older; total rise
+# Share of level pairs that rise; ratio of newer to older slope; total rise
 RISING_PAIRS, STEADY_SHARE, RISE_SPREADS = (
     0.9,
     0.75,
@@ -84,23 +84,21 @@ RISING_PAIRS, STEADY_SHARE, RISE_SPREADS = (
 )
 DRIFT_SHARES = {"grad_norm": 1.0, "seconds_per_sequence": 0.25}
 COMPOUND_FACTOR = 4.0
-"""An exponentially growing gradient norm counts as drift once it reaches this multiple of its
-earlier value.
-"""
+"""An exponentially growing gradient norm counts as drift once it has grown by this factor."""
 COMPOUND_BLOCK = 5
 COMPOUND_LEVELS = 20
-"""Number of levels for detecting exponential growth.
+"""Number of levels used to detect exponential growth.
 
 This growth takes few steps: at 1 % per step, a norm is four times as large after 139 steps.
 Therefore only a few short levels are compared.
 """
 LOST_NORMS = 50
-"""Number of consecutive skipped steps with a non-finite gradient norm that raises an alarm.
+"""An alarm is raised after this many consecutive skipped steps with a non-finite gradient norm.
 
 A healthy loss scale needs 33 skipped steps to fall from 2^32 to 1.
 """
-# Shortest window, and slack of a save, in seconds; least wait as a share of the step; least wait as
-# a multiple of the usual wait
+# Shortest window in seconds, also the slack for a save; least wait as a share of the step; least
+# wait as a multiple of the usual wait
 WAIT_SECONDS, WAIT_SHARE, SLOW_FACTOR = (
     5.0,
     0.2,
@@ -110,21 +108,21 @@ WAIT_SECONDS, WAIT_SHARE, SLOW_FACTOR = (
 
 @dataclass(frozen=True)
 class AlarmSettings:
-    """The user's choices about alarms, from keys in the run file; plan.json lists them under `log`.
+    """What the user chose for alarms in the run file; plan.json lists these values under `log`.
 
     The trainer and every table or figure about a finished run use the same settings.
     """
 
     alarms_after: int = field(default=0, metadata=OMIT_DEFAULT)
-    """The losses and gradient norms of the first iterations, up to this number, are not checked."""
+    """Losses and gradient norms are not checked up to and including this iteration."""
 
     def looks_at(self, iteration: int | None) -> bool:
-        """Return whether an iteration's loss and gradient norm are checked."""
+        """Return whether to check the loss and gradient norm at an iteration."""
         return iteration is None or iteration > self.alarms_after
 
 
 NO_SETTINGS = AlarmSettings()
-"""The settings of a log whose run file is not known."""
+"""Settings used for a log if the run file is not known."""
 
 
 @dataclass(frozen=True)
@@ -138,14 +136,14 @@ class Alarm:
     """The first abnormal iteration."""
     value: float
     usual: float
-    """Median of the earlier records, or of the other ranks if the alarm concerns a rank."""
+    """Median over earlier records, or over the other ranks if the alarm concerns a rank."""
     evidence: str
     rank: int | None = None
     """The rank that the alarm is about; None if it is about the whole training run."""
 
 
 def spread_of(values: Sequence[float]) -> float:
-    """Return the standard deviation of normal noise with the same median deviation.
+    """Return the standard deviation that normal noise with the same median deviation has.
 
     Outliers do not affect this estimate.
     """
@@ -154,7 +152,7 @@ def spread_of(values: Sequence[float]) -> float:
 
 
 def in_bytes(count: float) -> str:
-    """Return a number of bytes in a suitable unit.
+    """Format a number of bytes in a suitable unit.
 
     >>> in_bytes(512), in_bytes(3.2e9), in_bytes(4.5e15)
     ('512 B', '3.2 GB', '4500 TB')
@@ -198,9 +196,9 @@ class Rise:
 
     records: int
     share: float
-    """Difference between the medians of the last third and of the first third of the records."""
+    """Median over the last third of the records, minus the median over the first third."""
     rising_pairs: float
-    """Share of all pairs of records in which the later record is higher."""
+    """Share of record pairs in which the later record is higher."""
 
 
 RISES = (Rise(12, 0.25, 0.9), Rise(20, 0.15, 0.9), Rise(30, 0.10, 0.8))
@@ -212,8 +210,8 @@ def _confirming_records(num_before: int) -> int:
     """Return how many consecutive records are needed for a spike after this many normal ones.
 
     A log with few records, such as one for every thousandth step, is smooth. A single earlier
-    record is not enough, because the curve begins again after a resume, and a batch of two
-    sequences may have a loss 60 % above that of a different batch.
+    record is not enough: the curve begins again after a resume, and with two-sequence batches one
+    loss may be 60 % above another.
     """
     if num_before == 1:
         return CONFIRMING
@@ -223,8 +221,7 @@ def _confirming_records(num_before: int) -> int:
 class RiseWatch:
     """Detects a loss that rises record by record.
 
-    Because no single record jumps, the median of the curve rises along with the loss, and no spike
-    is detected.
+    As no single record jumps, the median rises along with the loss, and no spike is detected.
     """
 
     def __init__(self, metric: str) -> None:
@@ -239,7 +236,7 @@ class RiseWatch:
         return self._limit < inf
 
     def begin_again(self) -> None:
-        """Start over, without the records that have been reported."""
+        """Start over, and drop the records that have been reported."""
         self._recent.clear()
 
     def look(self, iteration: int, loss: float) -> Alarm | None:
@@ -256,7 +253,7 @@ class RiseWatch:
             if len(self._recent) < rise.records:
                 return None
             oldest = self._recent[-rise.records][1]
-            # For most records, this check avoids the comparison of all pairs.
+            # For most records, this check avoids comparing all pairs.
             if loss > oldest + rise.share * abs(oldest):
                 records = [*self._recent][-rise.records :]
                 alarm = self._judge(records, rise)
@@ -303,7 +300,7 @@ class RiseWatch:
 
 
 def _spread_around_line(values: Sequence[float]) -> float:
-    """Return the spread of values around a line, so that a slope does not count as noise."""
+    """Return how much values are spread around a line, so that a slope does not count as noise."""
     points = [*enumerate(values)]
     slope = median(_slopes(points))
     return spread_of([value - slope * position for position, value in points])
@@ -312,9 +309,9 @@ def _spread_around_line(values: Sequence[float]) -> float:
 class LossWatch:
     """Detects spikes, divergence and plateaus in a loss curve.
 
-    In healthy training runs, single batches of unusual text have up to twice the usual loss,
-    sometimes two in a row. Therefore a spike requires three records, or a single record whose loss
-    cannot be explained by its text or whose gradient norm is many times the usual norm.
+    In healthy training runs, single batches with unusual text have up to twice the usual loss,
+    sometimes two in a row. Therefore a spike requires three records, or a single record with a loss
+    that unusual text cannot explain or with a gradient norm many times the usual one.
     """
 
     def __init__(self, metric: str = "loss") -> None:
@@ -326,8 +323,8 @@ class LossWatch:
         # Set when a sudden jump has been reported; the jump is over once the loss is below this
         # value
         self._above = inf
-        self._inside: list[float] = []  # Records of the jump in progress
-        # The first iteration of the jump in progress, and whether the jump was reported
+        self._inside: list[float] = []  # Records in the current jump
+        # The first iteration in the current jump, and whether the jump was reported
         self._since, self._is_spike = (
             0,
             False,
@@ -337,7 +334,7 @@ class LossWatch:
         self._next_look = FLAT_RECORDS
 
     def excess(self, loss: float) -> float:
-        """Return how far a loss is above the curve so far, as a multiple of the size of a jump."""
+        """Return how far a loss is above the curve so far, in units of the smallest jump."""
         usual = median(self._recent) if self._recent else inf
         if loss <= usual:
             return 0.0
@@ -491,10 +488,10 @@ class LossWatch:
             yield from self._look_at_fall(iteration)
 
     def _look_at_fall(self, iteration: int) -> Iterator[Alarm]:
-        """Report a plateau: the newer half of the curve fell far less than the quarter before it.
+        """Report a plateau: the loss fell far less in the newer half than in the quarter before.
 
-        Noise cannot hide a falling loss. A healthy loss falls by a similar amount in each doubling
-        of the steps, and by more while the learning rate decays.
+        Noise cannot hide a falling loss. Whenever the number of steps doubles, a healthy loss falls
+        by a similar amount, and by more while the learning rate decays.
         """
         count = len(self._all)
         width = len(self._all) // 10
@@ -520,10 +517,10 @@ class LossWatch:
 
 
 class GrowthWatch:
-    """Detects steady growth of a number over `levels` levels, each the median of many records.
+    """Detects steady growth over `levels` levels, each the median of many records.
 
-    The effect of a filling cache or a warming machine grows more and more slowly, and noise returns
-    to its mean, so neither is steady growth. With `widens`, the number of records per level doubles
+    What a filling cache or a warming machine adds grows more and more slowly, and noise returns to
+    the mean, so neither is steady growth. With `widens`, the number of records per level doubles
     each time, so that the levels cover the whole training run; otherwise they cover the newest
     records.
     """
@@ -547,7 +544,7 @@ class GrowthWatch:
     def look(self, iteration: int, value: float) -> Alarm | None:
         """Return a drift alarm once the growth is certain.
 
-        The alarm contains the usual and the current value, and the iterations of both.
+        The alarm contains the usual and the current value, with an iteration for each.
         """
         # After a rollback or a restart a new curve begins.
         if self._levels and iteration <= self._levels[-1][0]:
@@ -607,9 +604,9 @@ class GrowthWatch:
 
 
 class CompoundGrowthWatch:
-    """Detects exponential growth of a number.
+    """Detects exponential growth.
 
-    Its logarithm then grows steadily.
+    The logarithm then grows steadily.
     """
 
     def __init__(self, metric: str) -> None:
@@ -648,7 +645,7 @@ class CompoundGrowthWatch:
 def _slopes(levels: Sequence[tuple[int, float]]) -> list[float]:
     """Return the slopes between all pairs of levels.
 
-    Their median is the Theil-Sen estimate of the slope, which is robust to outliers.
+    The median over them is the Theil-Sen estimate of the slope, which is robust to outliers.
     """
     return [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(levels, 2)]
 
@@ -697,7 +694,7 @@ class WaitWatch:
             )
 
     def _is_usual(self, wait: float, seconds_per_step: float) -> bool:
-        """Return whether a window's wait is a small share of a step, or close to the usual wait."""
+        """Return whether a wait is a small share of a step, or close to the usual wait."""
         if len(self._waits) < ENOUGH:
             return True
         return wait < max(WAIT_SHARE * seconds_per_step, SLOW_FACTOR * median(self._waits))
@@ -714,7 +711,7 @@ class NormWatch:
         self._loss_scale = 0.0
 
     def look(self, step: Any) -> Alarm | None:
-        """Return an alarm at the third step in a row without a finite gradient norm.
+        """Return an alarm at the third step in a row with a gradient norm that is not finite.
 
         If all of these steps were skipped, the alarm is raised only after `LOST_NORMS` of them. An
         overflow in fp16 is normal: the step is skipped and the loss scale is halved.
@@ -752,7 +749,7 @@ class NormWatch:
         )
 
     def _was_skipped(self, step: Any) -> bool:
-        """Return whether the step was skipped, which a log may show only by its loss scale."""
+        """Return whether the step was skipped; in some logs only the loss scale shows this."""
         loss_scale = getattr(step, "loss_scale", None) or 0.0
         was_halved = loss_scale < self._loss_scale
         self._loss_scale = loss_scale
@@ -811,7 +808,7 @@ class MetricWatch:
         self._begin()
 
     def remember(self, steps: Iterable[RecentStep]) -> None:
-        """Use the losses and gradient norms of earlier jobs as the usual values.
+        """Use losses and gradient norms from earlier jobs as the usual values.
 
         Alarms about these steps were already reported by the earlier jobs. Times are not used,
         because the nodes may have changed.
@@ -828,7 +825,7 @@ class MetricWatch:
         self._compound = CompoundGrowthWatch("grad_norm")
 
     def look(self, step: Any) -> Iterator[Alarm]:
-        """Yield the alarms that this step raises. Any of the step's numbers may be missing."""
+        """Yield the alarms that this step raises. Any value in the step may be missing."""
         iteration = step.iteration
         loss = step.loss
         if iteration < self._first:
@@ -853,7 +850,7 @@ class MetricWatch:
         yield from self._look_at_times(step)
 
     def _look_whether_finite(self, step: Any) -> Iterator[Alarm]:
-        """Report the first of the steps in a row whose loss is not finite."""
+        """Report the first of several consecutive steps with a loss that is not finite."""
         was_finite = self._is_finite
         states = getattr(step, "states", ())
         is_lost = "nan_loss" in states or "infinite_loss" in states
@@ -870,7 +867,7 @@ class MetricWatch:
             )
 
     def _look_whether_zero(self, step: Any) -> Iterator[Alarm]:
-        """Report the first of the steps in a row whose loss is exactly 0."""
+        """Report the first of several consecutive steps with a loss of exactly 0."""
         was_above_zero = self._is_above_zero
         self._is_above_zero = step.loss != 0.0
         if was_above_zero and not self._is_above_zero:
@@ -886,7 +883,7 @@ class MetricWatch:
             )
 
     def _look_at_norm(self, iteration: int, norm: float) -> Iterator[Alarm]:
-        """Report linear or exponential drift of the gradient norm."""
+        """Report linear or exponential drift in the gradient norm."""
         if not isfinite(norm):
             return
         drift = self._find_drift("grad_norm", iteration, norm)
@@ -909,7 +906,7 @@ class MetricWatch:
         return None
 
     def _look_at_times(self, step: Any) -> Iterator[Alarm]:
-        """Report drift of the step time, and long waits for data.
+        """Report drift in the step time, and long waits for data.
 
         While the batch ramps up, the time per sequence replaces the step time.
         """

@@ -1,9 +1,9 @@
-"""Commands from run files that the user of this machine has allowed.
+"""Commands from run files that the user has allowed on this machine.
 
 The file has one command per line, and no run file can change its path.
 
 A run file may come from anyone, and its `training.alarm_command` runs on a training node with the
-user's rights. So the command runs only if the user's own file contains exactly the same text.
+user's rights. So the command runs only if the user's own list contains exactly the same text.
 """
 
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def allowed_commands_file() -> Path:
-    """Return the path to the file with the allowed commands, in the user's configuration folder."""
+    """Return the path to the list of allowed commands, in the user's configuration folder."""
     configuration = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(configuration).expanduser() / "gpt3-runbook" / "allowed-commands"
 

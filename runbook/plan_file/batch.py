@@ -54,9 +54,9 @@ class Batch:
         )
 
     def samples_after(self, iterations: int) -> int:
-        """Return the number of samples in this many steps from the beginning.
+        """Return how many samples the first `iterations` steps use.
 
-        Only the steps of the ramp are counted one by one.
+        Only steps in the ramp are counted one by one.
         """
         samples = 0
         for iteration in range(iterations):
@@ -68,7 +68,7 @@ class Batch:
         return samples
 
     def iterations_within(self, samples: int) -> int:
-        """Return the number of whole steps in this many samples."""
+        """Return how many whole steps fit into this many samples."""
         consumed = iterations = 0
         while (size := self.at(consumed)) != self.global_ and consumed + size <= samples:
             consumed = consumed + size

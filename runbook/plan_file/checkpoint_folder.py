@@ -1,4 +1,4 @@
-"""Names of checkpoints on disk, for the trainer and for programs that watch it.
+"""Checkpoint names on disk, for the trainer and for programs that watch it.
 
 No other module builds or parses these names.
 
@@ -8,7 +8,7 @@ No other module builds or parses these names.
       iter_0000100.part/                       being written, or left by a save that was killed
       latest_checkpointed_iteration.txt        the tracker
 
-This module uses only the standard library and the syntax of Python 3.10.
+This module uses only the standard library and Python 3.10 syntax.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pathlib import Path
 TRACKER = "latest_checkpointed_iteration.txt"
 METADATA = "metadata.json"
 SHARDS = "torch_dist"
-"""Folder inside a checkpoint that contains the state in megatron-core's own layout."""
+"""Folder in a checkpoint that contains the state in megatron-core's own layout."""
 PART = ".part"
-"""Suffix of an incomplete folder, one that is being written or removed."""
+"""Suffix for an incomplete folder, one that is being written or removed."""
 
 _NAME = re.compile(r"iter_(\d{7,})", re.ASCII)
 
 
 def folder_name(iteration: int) -> str:
-    """Return the folder name of a checkpoint, as Megatron-LM writes it.
+    """Return the folder name used for a checkpoint, which is the same as in Megatron-LM.
 
     >>> folder_name(50), folder_name(12345678)
     ('iter_0000050', 'iter_12345678')
@@ -36,7 +36,7 @@ def folder_name(iteration: int) -> str:
 
 
 def iteration_of(name: str) -> int | None:
-    """Return the iteration in the folder name of a complete checkpoint, or None for any other name.
+    """Return the iteration from a complete checkpoint's folder name, or None for any other name.
 
     >>> iteration_of("iter_0000050"), iteration_of("iter_0000050.part"), iteration_of("iter_50")
     (50, None, None)
@@ -46,7 +46,7 @@ def iteration_of(name: str) -> int | None:
 
 
 def checkpoint_folders(root: Path) -> list[Path]:
-    """Return the folders of complete checkpoints, newest first; none if `root` is not a folder."""
+    """Return all complete checkpoint folders, newest first; none if `root` is not a folder."""
     if not root.is_dir():
         return []
     by_iteration = {}
@@ -58,13 +58,13 @@ def checkpoint_folders(root: Path) -> list[Path]:
 
 
 def newest_checkpoint(root: Path) -> Path | None:
-    """Return the folder of the newest complete checkpoint, or None if there is none."""
+    """Return the folder with the newest complete checkpoint, or None if there is none."""
     folders = checkpoint_folders(root)
     return folders[0] if folders else None
 
 
 def saved_iterations(root: Path) -> list[int]:
-    """Return the iterations of the complete checkpoints, newest first."""
+    """Return the iterations for which there is a complete checkpoint, newest first."""
     numbers = (iteration_of(path.name) for path in checkpoint_folders(root))
     return [number for number in numbers if number is not None]
 

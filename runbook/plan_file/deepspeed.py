@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON configuration for a phase of plan.json."""
+"""Builds the DeepSpeed configuration for a phase in plan.json, and checks it against the plan."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def deepspeed_config(phase: PhasePlan, *, offload: bool = False) -> dict[str, An
 
 
 def bucket_elements(parameters: int, tensor: int) -> int:
-    """Return the size of a gradient bucket in elements.
+    """Return how many elements a gradient bucket has.
 
     DeepSpeed allocates a full bucket even if a rank has only a few gradients.
 
@@ -40,7 +40,7 @@ def bucket_elements(parameters: int, tensor: int) -> int:
 
 
 LARGEST_BUCKET = 500_000_000
-"""Largest bucket in elements, which is DeepSpeed's own default."""
+"""Largest bucket in elements, which is the default in DeepSpeed."""
 
 
 def own_config(phase: PhasePlan) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def own_config(phase: PhasePlan) -> dict[str, Any]:
 
 
 def problems(phase: PhasePlan) -> Iterator[str]:
-    """Yield each contradiction between the plan's DeepSpeed configuration and its other values."""
+    """Yield each contradiction between the planned DeepSpeed configuration and other values."""
     if not phase.deepspeed:
         return
     config = phase.deepspeed
@@ -108,7 +108,7 @@ def _precision(precision: PlannedPrecision) -> dict[str, Any]:
     return {
         "fp16": {
             "enabled": True,
-            # 0 means a dynamic scale, here and in Megatron's own options.
+            # 0 means a dynamic scale, here and in Megatron's options.
             "loss_scale": _whole(precision.static_loss_scale),
             "loss_scale_window": precision.loss_scale_window,
             "hysteresis": precision.hysteresis,
@@ -119,7 +119,7 @@ def _precision(precision: PlannedPrecision) -> dict[str, Any]:
 
 
 def _whole(value: float) -> float:
-    """Return a whole number as an int, because DeepSpeed requires an int as the minimum scale.
+    """Convert a whole number to an int, because DeepSpeed requires an int as the minimum scale.
 
     >>> _whole(1.0), _whole(0.5)
     (1, 0.5)

@@ -1,4 +1,4 @@
-"""Rules and messages as data: a code, its values, and the keys to change.
+"""Rules and messages as data: a code, values, and the keys to change.
 
 Only this module turns these data into text.
 """
@@ -15,24 +15,24 @@ Value = str | int | float | bool
 
 
 class Code(StrEnum):
-    """The subject of a rule.
+    """Identifies a rule.
 
-    Each package has its own enum, with a message for every member. Code and tests compare codes and
+    Each package has an enum, with a message for every member. Code and tests compare codes and
     values, and never parse the text.
     """
 
     @property
     def message(self) -> RuleText:
-        """Return the templates of this code's text."""
+        """Return the text templates for this code."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class RuleText:
-    """The text of a rule, or its templates, in which `{name}` stands for a value."""
+    """The text for a rule, or templates in which `{name}` stands for a value."""
 
     title: str
-    """Name of the check, as in a table."""
+    """Name of the check, as shown in tables."""
     value: str
     """The values as text."""
     rule: str
@@ -48,9 +48,9 @@ class RuleResult:
     code: Code
     holds: bool
     values: Mapping[str, Value]
-    """Values by the names that the code's message templates use."""
+    """Values, under the names used in the message templates."""
     keys: tuple[str, ...]
-    """Keys in the run file whose change can satisfy the rule, most likely first."""
+    """Run-file keys that can be changed to satisfy the rule, most likely first."""
 
     def render(self) -> RuleText:
         """Return the text, with every value filled in."""
@@ -64,31 +64,31 @@ class RuleResult:
 
 
 class Message(Enum):
-    """A message to a person.
+    """A message for people.
 
-    A member's value is its text, in which `{name}` stands for a value. Each package has its own
-    enum in its `messages.py`, one row per message. Code and tests compare members and values.
-    Nothing parses the text, so anyone can improve it.
+    The value of a member is a text in which `{name}` stands for a value. Each package has such an
+    enum in `messages.py`, one row per message. Code and tests compare members and values. Nothing
+    parses the text, so anyone can improve it.
     """
 
     @property
     def code(self) -> str:
-        """Return the name of the message in the form for programs, such as `not-running`."""
+        """Return the message name in the form used by programs, such as `not-running`."""
         return self.name.lower().replace("_", "-")
 
     def fill(self, /, **values: object) -> str:
-        """Return the text with its values filled in."""
+        """Return the text with the values filled in."""
         template: str = self.value
         return template.format_map(values)
 
     def of(self, /, **values: object) -> Statement:
-        """Return the message together with its values, which become text only when needed."""
+        """Return the message together with values that become text only when needed."""
         return Statement(self, values)
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A message with its values, which can be rendered as text."""
+    """A message with values, which can be rendered as text."""
 
     message: Message
     values: Mapping[str, object]

@@ -10,8 +10,8 @@ FINISHED = 0
 FAILED = 1
 REFUSED = 2
 CANNOT_REHEARSE = 3
-"""Exit code of `python -m runbook.training.rehearsal` if the installed packages cannot tell whether
-the job would work.
+"""Exit code used by `python -m runbook.training.rehearsal` if the installed packages cannot tell
+whether the job would work.
 """
 STOPPED = 75
 """Exit code after training has saved and stopped because of a signal or the time limit
@@ -22,7 +22,7 @@ Running the same command again continues the training.
 
 
 class CodedError(Exception):
-    """An error with a message and its values, or with plain text.
+    """An error with a message and values, or with plain text.
 
     The text is for display only. Programs and tests use `message` and `values`.
     """
@@ -39,9 +39,9 @@ class CodedError(Exception):
             for name, value in values.items()
         }
         self.message: Message | None = None
-        """The message of the error, or None if it has plain text."""
+        """The error message, or None if the error has plain text."""
         self.values: Mapping[str, object] = plain_values
-        """The values of the message, by name."""
+        """Values for the message, by name."""
         if isinstance(message, Message):
             self.message = message
             super().__init__(message.fill(**plain_values))
@@ -50,7 +50,7 @@ class CodedError(Exception):
 
     @property
     def code(self) -> str:
-        """Return the name of the error message for programs; empty for plain text."""
+        """Return the name that programs use for the error message; empty for plain text."""
         return self.message.code if self.message is not None else ""
 
 

@@ -1,4 +1,4 @@
-"""Training with fewer data-parallel replicas than planned.
+"""Adapts a plan to train with fewer data-parallel replicas than planned.
 
 The global batch stays the same: each replica processes more micro-batches. The losses change only
 because sums are computed in a different order.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from runbook.plan_file.schema import PhasePlan
 
 REPLICAS_CHANGED = "replicas_changed"
-"""Event that records a start with a changed number of data-parallel replicas."""
+"""Event that records that a start changed the number of data-parallel replicas."""
 
 
 def plan_of_attempt(phase: PhasePlan, world_size: int) -> PhasePlan:
@@ -46,13 +46,13 @@ def allowed_nodes(phase: PhasePlan, devices_per_node: int) -> list[int]:
 
 @dataclass(frozen=True)
 class ReplicasChange:
-    """A change in the number of data-parallel replicas at a start."""
+    """A change in the number of data-parallel replicas when training starts."""
 
     replicas: int
     planned_replicas: int
     world_size: int
     num_microbatches: int
-    """Micro-batches of each replica in a step."""
+    """Micro-batches that each replica processes in a step."""
 
 
 def replicas_change(
@@ -60,7 +60,7 @@ def replicas_change(
 ) -> ReplicasChange | None:
     """Return how a start with this plan changes the number of replicas, or None if it does not.
 
-    `events` lists the events of the training run, oldest first.
+    `events` lists all events in the training run, oldest first.
     """
     planned = phase.planned_replicas or phase.parallel.data
     newest = newest_change(events)
@@ -77,7 +77,7 @@ def replicas_change(
 
 
 def newest_change(events: Iterable[Mapping[str, object]]) -> Mapping[str, object] | None:
-    """Return the newest event about the number of replicas, or None if there is none."""
+    """Return the newest event that changed the number of replicas, or None if there is none."""
     newest = None
     for event in events:
         if event.get("event") == "begun":

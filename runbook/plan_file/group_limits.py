@@ -1,6 +1,6 @@
-"""Time limits of the preflight's last stage, in which ranks meet and use each process group.
+"""Time limits for the last preflight stage, in which ranks meet and use each process group.
 
-The ranks' program ends a step that takes longer, the job script ends the ranks, and the rules
+The program on each rank ends a step that takes longer, the job script ends the ranks, and the rules
 show the limits.
 """
 
@@ -10,19 +10,21 @@ MEETING_SECONDS = 120
 The slowest node has to import torch and megatron-core from a cold file system.
 """
 GROUP_SECONDS = 60
-"""Seconds for each step of a process group: to create it, and to run an all-reduce over it.
+"""Seconds allowed for each step with a process group: to create it, and to run an all-reduce over
+it.
 
 The first NCCL collective over 1,024 ranks takes a few seconds, so a collective that takes a minute
 hangs.
 """
 GIVE_UP_SECONDS = 10
-"""Extra seconds for torch's own timeout to take effect first, because torch's error says more."""
+"""Extra seconds to let the timeout in torch take effect first, because the error from torch says
+more."""
 IMPORT_SECONDS = 150
-"""Seconds for the import of megatron-core before the ranks meet.
+"""Seconds allowed to import megatron-core before the ranks meet.
 
-On overloaded cores, the import and the rendezvous took 189 s (2026-11-28, a Slurm of two nodes
-on two cores at a load of 20), and the stage's limit ended the ranks in their next step, which
-seemed to hang. This limit is short enough for the ranks to report the import before the stage ends.
+On overloaded cores, the import and the rendezvous took 189 s (2026-11-28, two Slurm nodes on two
+cores at a load of 20), and the limit for the stage ended the ranks in the next step, which seemed
+to hang. This limit is short enough to let the ranks report the import before the stage ends.
 """
 START_SECONDS = 40
 """Seconds in which the launcher starts the ranks' program."""

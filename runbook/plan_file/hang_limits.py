@@ -9,19 +9,19 @@ from collections import deque
 from dataclasses import dataclass, field
 
 HANG_SHARE = 0.6
-"""Share of the process groups' timeout after which a rank is killed, so that its stack is recorded
-before the other ranks end.
+"""A rank is killed after this share of the process group timeout, to record its stack before the
+other ranks end.
 """
 UNMEASURED_SHARE = 0.9
-"""Limit of a job's first step, evaluation or save, whose duration is unknown, as a share of the
-timeout.
+"""Limit for the first step, evaluation or save in a job, as a share of the timeout, used while
+nothing has been measured.
 """
 MEASURED_FACTOR = 3.0
-"""Limit of a step, evaluation or save, as a multiple of the longest measured one."""
+"""Limit for a step, evaluation or save, as a multiple of the longest measured one."""
 MEASURED = 50
-"""Number of recent durations to remember for each kind of activity."""
+"""How many recent durations are kept for each kind of activity."""
 FIRST_COUNTS_UNTIL = 4
-"""Number of measured durations after which the first is dropped.
+"""The first duration is dropped once this many have been measured.
 
 The first activity of each kind also compiles kernels and fills caches.
 """
@@ -29,18 +29,18 @@ The first activity of each kind also compiles kernels and fills caches.
 
 @dataclass
 class HangLimits:
-    """Computes how long the other ranks may wait for a rank.
+    """Computes how long other ranks may wait for this rank.
 
-    The limit is computed from the durations of the rank's own steps, evaluations and saves.
+    The limit is based on how long steps, evaluations and saves took on this rank.
     """
 
     timeout: float
-    """Planned timeout of the process groups."""
+    """Planned timeout for the process groups."""
     _seconds: dict[str, deque[float]] = field(default_factory=dict)
     _first: dict[str, bool] = field(default_factory=dict)
 
     def measured(self, activity: str, seconds: float) -> None:
-        """Record the duration of an activity of this kind."""
+        """Record how long an activity of this kind took."""
         durations = self._seconds.setdefault(activity, deque(maxlen=MEASURED))
         durations.append(seconds)
         if len(durations) == FIRST_COUNTS_UNTIL and self._first.setdefault(activity, True):
@@ -50,7 +50,7 @@ class HangLimits:
     def limit(self, activity: str, steps: int = 0) -> float:
         """Return how many seconds the other ranks may wait during an activity.
 
-        `steps` is the number of steps with the same amount of work.
+        `steps` is how many steps would be as much work.
         """
         durations = self._seconds.get(activity)
         if durations:

@@ -1,4 +1,4 @@
-"""Where a job's ranks write their heartbeats and their reports of a hang, and in which format.
+"""Where the ranks in a job write heartbeats and reports about a hang, and in which format.
 
 A rank writes its heartbeats in `runbook/training/health/heartbeat.py`.
 """
@@ -13,17 +13,17 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-# Subfolder of a job folder for each machine's report of a hang
+# Subfolder in a job folder for reports about a hang, one from each machine
 RANKS_FOLDER = "ranks"
-# A file of this age counts as a leftover. A live job writes twice per second, and a suspended job
+# A file this old counts as a leftover. A live job writes twice per second, and a suspended job
 # keeps its file open.
 LEFTOVER_SECONDS = 3600.0
-# Size in bytes of each rank's slot in its machine's file
+# Bytes reserved for each rank in the file for its machine
 SLOT_BYTES = 2**14
 
 
 def heartbeat_stem(ranks_folder: Path) -> Path:
-    """Return the path of a job's heartbeat files on this machine, without the first rank's number.
+    """Return the path to a job's heartbeat files on this machine, without a rank number.
 
     The files are kept in memory if possible.
     """
@@ -38,7 +38,7 @@ def heartbeat_stem(ranks_folder: Path) -> Path:
 
 
 def as_slot(values: dict[str, Any]) -> bytes:
-    """Return a heartbeat as the bytes of its slot.
+    """Encode a heartbeat as bytes to write to its slot.
 
     A slot has a checksum, because it may be read while it is being written.
     """
@@ -47,7 +47,7 @@ def as_slot(values: dict[str, Any]) -> bytes:
 
 
 def read_slots(content: bytes) -> list[dict[str, Any]]:
-    """Return the heartbeats in a machine's file, except any that are just being written.
+    """Return the heartbeats in the file for a machine, except any that are just being written.
 
     >>> read_slots(as_slot({"rank": 3}) + b" torn")
     [{'rank': 3}]
@@ -64,7 +64,7 @@ def read_slots(content: bytes) -> list[dict[str, Any]]:
 def remove_leftovers() -> None:
     """Remove the heartbeats that killed jobs left on this machine.
 
-    The files of a live job are never as old as `LEFTOVER_SECONDS`.
+    While a job is alive, its files are never as old as `LEFTOVER_SECONDS`.
     """
     for path in heartbeat_stem(Path()).parent.glob(f"runbook-{os.getuid()}-*"):
         with contextlib.suppress(OSError):

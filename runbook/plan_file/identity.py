@@ -19,7 +19,7 @@ FREE = (
 )
 """Keys for the length, which a resume may change.
 
-A training run that is made longer or shorter remains the same run, and its decay changes with its
+A training run that is made longer or shorter remains the same run, and the decay changes with the
 length.
 """
 _WARMUP = "learning_rate.warmup_samples"
@@ -53,7 +53,7 @@ def fingerprint(phase: PhasePlan) -> str:
 
 
 def recipe(phase: PhasePlan) -> dict[str, Any]:
-    """Return the training length and every value that a resume must not change, as a flat mapping.
+    """Return the training length and all values that a resume must not change, as a flat mapping.
 
     The keys are the same as in plan.json. The loss scale is left out, because a checkpoint contains
     it, and so are held-out files, because no step learns from them.
@@ -69,9 +69,9 @@ def recipe(phase: PhasePlan) -> dict[str, Any]:
 def differences(
     saved: Mapping[str, Any], planned: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Return the differences that make two recipes different training runs, and the harmless ones.
+    """Return the differences that make two recipes different training runs, and those that do not.
 
-    The text of a difference contains both values.
+    The text for a difference contains both values.
 
     >>> differences({"seed": 1, "duration.samples": 8}, {"seed": 2, "duration.samples": 16})
     (['seed 1 (plan: 2)'], ['duration.samples 8 (plan: 16)'])
@@ -95,10 +95,10 @@ def differences(
 
 
 def same_training(before: PhasePlan, after: PhasePlan) -> bool:
-    """Return whether `after` continues the training of `before`; length and layout may differ.
+    """Return whether `after` continues the training in `before`; length and layout may differ.
 
-    The padding of the vocabulary depends on the layout, but the trainer keeps the checkpoint's
-    padding.
+    The vocabulary padding depends on the layout, but the trainer keeps the padding in the
+    checkpoint.
     """
     padding = {"model.padded_vocabulary": after.model.shape.padded_vocabulary}
     serious, _ = differences(recipe(before) | padding, recipe(after))
@@ -120,9 +120,9 @@ def step_inputs(phase: PhasePlan) -> dict[str, Any]:
 
 
 def layout_inputs(phase: PhasePlan) -> dict[str, Any]:
-    """Return the values that determine the memory, computation and communication of a step.
+    """Return the values that determine how much memory, computation and communication a step needs.
 
-    Data, rates and the length of training are left out.
+    Data, rates and training length are left out.
     """
     left_out = (
         "phase",
@@ -143,7 +143,7 @@ def layout_inputs(phase: PhasePlan) -> dict[str, Any]:
 
 
 def _sections(phase: PhasePlan) -> dict[str, Any]:
-    """Return the sections of the plan that determine the losses and must not change at a resume.
+    """Return the plan sections that determine the losses and must not change when resuming.
 
     Files are compared by name, not by folder.
     """
@@ -180,7 +180,7 @@ def _names(sources: tuple[Source, ...]) -> list[list[Any]]:
 
 
 def _warmup_follows(saved: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
-    """Return whether the warm-up is the same share of a different decay, apart from rounding.
+    """Return whether the warm-up and decay were changed by the same factor, apart from rounding.
 
     If it is, the warm-up has changed only because the length has.
     """

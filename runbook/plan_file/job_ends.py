@@ -1,4 +1,4 @@
-"""The possible ends of a job, as numbers and names, and what can follow it.
+"""How a job can end, as numbers and names, and what can follow.
 
 Other modules render them as text. No decision depends on such text.
 """
@@ -28,13 +28,13 @@ class JobState(StrEnum):
 
 
 class EndCause(StrEnum):
-    """The cause of a job's failure, in the detail that matters for the next job."""
+    """Why a job failed, in the detail that matters for the next job."""
 
     KILLED = "killed from outside"
     HUNG = "a rank hung"
-    # The cluster failed, not the training. The value is the name of a known failure.
+    # The cluster failed, not the training. The value names a known failure.
     NODE_UNREACHED = "node out of reach"
-    # Failures that would occur again after a restart. The values are names of known failures.
+    # Failures that would occur again after a restart. The values name known failures.
     DEVICE_OUT_OF_MEMORY = "device out of memory"
     NOT_FINITE = "NaN in the loss"
     LOSS_SCALE_AT_FLOOR = "loss scale at its floor"
@@ -48,7 +48,7 @@ class EndCause(StrEnum):
 
 
 class Action(StrEnum):
-    """What can follow a job. A job writes its value as the first line of its decision file."""
+    """What can follow a job. A job writes this value to the first line of the decision file."""
 
     DONE = "done"
     GO_ON = "go on"
@@ -71,16 +71,16 @@ class JobEnd:
 
     state: JobState
     exit_code: int | None = None
-    """The job's own exit code: 0 finished, 75 saved and stopped, 2 refused, 1 failed.
+    """Exit code from the job: 0 finished, 75 saved and stopped, 2 refused, 1 failed.
 
     None if the job left no exit code.
     """
     signal: int | None = None
-    """Number of the signal that ended one of the job's ranks. None if no rank was ended by a
-    signal, or if the signal is unknown.
+    """Number of the signal that ended a rank in the job; None if there was no such signal or it is
+    unknown.
     """
     cause: EndCause | None = None
-    """Cause of the failure; None if the job did not fail."""
+    """Why the job failed; None if it did not."""
 
     @property
     def was_killed(self) -> bool:

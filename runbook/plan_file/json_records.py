@@ -1,6 +1,6 @@
-"""Writes frozen dataclasses as JSON with computed values, and reads them strictly.
+"""Writes frozen dataclasses to JSON with computed values, and reads them strictly.
 
-The reader reports all problems of a file together.
+The reader reports all problems in a file together.
 """
 
 import dataclasses
@@ -16,18 +16,18 @@ from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.messages import PlanFileMessage
 
 OPTIONAL = {"optional": True}
-"""Metadata of a field that may be missing in JSON.
+"""Metadata for a field that may be missing in JSON.
 
 All other fields must be present, even if they have a default.
 """
 OMIT_DEFAULT = {"optional": True, "omit_default": True}
-"""Metadata of a field that is left out of JSON if it has its default value, so that the text of
-older plans stays the same.
+"""Metadata for a field that is left out of JSON if it has the default value, to keep the text of
+older plans the same.
 """
 NOT_IN_JSON = {"not_in_json": True}
-"""Metadata of a field that exists only in the program."""
+"""Metadata for a field that exists only in the program."""
 FLAT = {"flat": True}
-"""Metadata of a field that is itself a record, and whose keys are stored in JSON among those of the
+"""Metadata for a field that is itself a record. In JSON, its keys are stored among those of the
 enclosing record.
 """
 _NAMES = {
@@ -105,7 +105,7 @@ def from_json(
     name: str,
     failure: str,
 ) -> Record:
-    """Return the record of this type that the JSON contains.
+    """Build a record of this type from its JSON.
 
     Raise `RefusedError` with every unknown key, missing key and value of the wrong type. `name`
     stands for the record in problems that concern the whole record; `failure` is the first line of
@@ -125,7 +125,7 @@ def from_json(
 
 
 def value_at(record: Any, path: str) -> Any:
-    """Return the value of a record at a path in its JSON, such as `model.heads` or `batch.global`.
+    """Return the value in a record at a JSON path, such as `model.heads` or `batch.global`.
 
     A path may name a property, as in `learning_rate.falls_from`.
     """
@@ -152,7 +152,7 @@ def _value_under(record: Any, key: str) -> Any:
 
 @functools.cache
 def _members(kind: type) -> dict[str, dataclasses.Field[Any]]:
-    """Return the fields by JSON key; the key of `global_` is `global`."""
+    """Return the fields by JSON key; the key for `global_` is `global`."""
     members = dataclasses.fields(kind)
     by_name = {}
     for member in members:
@@ -164,7 +164,7 @@ def _members(kind: type) -> dict[str, dataclasses.Field[Any]]:
 
 @functools.cache
 def _keys(kind: type) -> tuple[str, ...]:
-    """Return the keys that a record may have in JSON, including those of its flat records."""
+    """Return the keys that a record may have in JSON, including those from flat records in it."""
     keys = list[str]()
     for key, member in _members(kind).items():
         if member.metadata.get("flat"):

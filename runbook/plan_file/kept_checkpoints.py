@@ -1,4 +1,4 @@
-"""The number of checkpoints that are on disk at the same time, and the size of a checkpoint.
+"""How many checkpoints are on disk at the same time, and how large each one is.
 
 The disk contains the newest checkpoints, the permanently kept checkpoints, and the checkpoint being
 written.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from runbook.plan_file.schema import ADAM_MOMENTS, Checkpoint, Precision
 
 NEAR_COPIES = 2
-"""Number of copies of a rank's state in node memory: the newest complete copy, and the one being
+"""Number of copies that each rank keeps in node memory: the newest complete copy, and the one being
 written.
 """
 
@@ -19,7 +19,7 @@ def bytes_per_parameter(precision: Precision, moments: Sequence[str] = ADAM_MOME
     """Return the bytes per parameter in a checkpoint.
 
     These are the weights in the training format, fp32 master weights unless that format is fp32,
-    and the optimizer's moments.
+    and the optimizer moments.
 
     >>> bytes_per_parameter("bf16"), bytes_per_parameter("fp32")
     (14, 12)
@@ -29,12 +29,12 @@ def bytes_per_parameter(precision: Precision, moments: Sequence[str] = ADAM_MOME
 
 
 def keeps_for_ever(checkpoint: Checkpoint, iteration: int) -> bool:
-    """Return whether the checkpoint of this iteration is kept permanently."""
+    """Return whether the checkpoint for this iteration is kept permanently."""
     return bool(checkpoint.keep_every) and iteration % checkpoint.keep_every == 0
 
 
 def most_at_once(checkpoint: Checkpoint, iterations: int) -> int:
-    """Return the largest number of checkpoints that exist at the same time, during the last save.
+    """Return how many checkpoints exist at the same time at most, which is during the last save.
 
     A new checkpoint is complete before an old one is deleted.
 

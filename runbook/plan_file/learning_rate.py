@@ -1,4 +1,4 @@
-"""Learning-rate schedules: warm-up, decay, and the rate of each step."""
+"""Learning-rate schedules: warm-up, decay, and the rate in each step."""
 
 import math
 from dataclasses import dataclass, field
@@ -7,9 +7,9 @@ from typing import Literal
 from runbook.plan_file.json_records import OMIT_DEFAULT
 
 Schedule = Literal["cosine", "linear", "constant", "wsd"]
-"""Shape of the learning rate after the warm-up."""
+"""How the learning rate changes after the warm-up."""
 WsdDecay = Literal["exponential", "linear", "cosine"]
-"""Shape of the decay in a wsd schedule (warm-up, stable, decay)."""
+"""How the rate decays in a wsd schedule (warm-up, stable, decay)."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class LearningRate:
         return self.warmup_samples
 
     def at(self, samples: int) -> float:
-        """Return the rate of the step whose last sample is number `samples` (Megatron's rule).
+        """Return the rate for the step that ends with sample number `samples`, as in Megatron.
 
         Even the first step has a rate above 0.
         """
@@ -70,9 +70,9 @@ class LearningRate:
         return self.minimum + share * (self.peak - self.minimum)
 
     def _wsd_share(self, samples: int) -> float:
-        """Return the position of the rate between the minimum (0) and the peak (1).
+        """Return where the rate is between the minimum (0) and the peak (1).
 
-        The formulas are megatron-core's. All of them end at 0.
+        The formulas are the same as in megatron-core. All of them end at 0.
         """
         into_decay = samples - (self.decay_samples - self.wsd_decay_samples)
         if into_decay <= 0:

@@ -1,4 +1,4 @@
-"""Defaults for using a checkpoint without training: sampling text, and exporting weights.
+"""Defaults for using a checkpoint without training: to sample text and to export weights.
 
 The command line, the notebooks and the trainer share them.
 """
@@ -14,4 +14,4 @@ MOST_TOKENS = 10_000
 SEED = 1234
 """Seed for sampling. The same seed gives the same text."""
 SHARD_BYTES = 5 * 10**9
-"""Largest size of one file of exported weights."""
+"""Largest size for each file with exported weights."""

@@ -1,4 +1,4 @@
-"""The phases of a run, in order. Each is named after its notebook."""
+"""The phases in a run, in order. Each has the same name as its notebook."""
 
 PLAN = "00-plan"
 ENVIRONMENT = "01-environment"

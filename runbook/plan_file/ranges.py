@@ -1,4 +1,4 @@
-"""Ranges of numbers in the plan, with their descriptions for messages."""
+"""Ranges for numbers in the plan, with descriptions used in messages."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Range:
-    """The range of numbers that a value of the plan may have. NaN is outside every range."""
+    """A range that limits a value in the plan. NaN is outside every range."""
 
     text: str
     holds: Callable[[float], bool]
@@ -20,7 +20,7 @@ BELOW_ONE = Range("at least 0 and below 1", lambda value: 0 <= value < 1)
 
 
 def within(allowed: Range) -> dict[str, Range]:
-    """Return the metadata for a field whose values are limited to this range.
+    """Return the metadata used to limit a field to this range.
 
     `limits.check` reads this metadata.
     """

@@ -1,4 +1,4 @@
-"""The last steps of a training run, read from the end of its metrics.jsonl."""
+"""Reads the last steps in a training run from the end of metrics.jsonl."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ TAIL_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class RecentStep:
-    """The values of a step that alarms compare. A loss that is not finite is None."""
+    """The values in a step that alarms compare. A loss that is not finite is None."""
 
     iteration: int
     loss: float | None = None
@@ -61,7 +61,7 @@ def _parse(row: dict[str, object]) -> RecentStep:
 
 
 def recent_steps(steps: Iterable[RecentStep], iteration: int, count: int) -> list[RecentStep]:
-    """Return the last `count` steps up to and including an iteration, each from its newest record.
+    """Return the last `count` steps up to and including an iteration, as last recorded.
 
     Steps that a rollback, or a resume from an older checkpoint, has discarded are no longer part of
     the training. A step that was skipped in place of a discarded one has no loss.

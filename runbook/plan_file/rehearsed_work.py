@@ -1,6 +1,6 @@
-"""The result of a dry run for one rank.
+"""Results from a dry run for one rank.
 
-The trainer writes the result. The planner computes times from parts of it; the rest is only shown.
+The trainer writes the results. The planner uses some to compute times; the rest is only shown.
 """
 
 from dataclasses import dataclass
@@ -18,24 +18,25 @@ KERNELS = "kernels"
 
 @dataclass(frozen=True)
 class Work:
-    """The operations, memory traffic and communication of one part of a step."""
+    """The operations, memory traffic and communication in one part of a step."""
 
     part: str
     """Part of a step: `FORWARD` and `BACKWARD` happen in each micro-batch, `ONCE` and `OPTIMIZER`
     once per step.
     """
     chunk: int
-    """Number of the model chunk, if a stage of an interleaved pipeline has more than one."""
+    """Number of the model chunk, if a stage in an interleaved pipeline has more than one."""
     amounts: dict[str, int]
     """Counts under `MATRIX`, `ATTENTION` (for all pairs of tokens), `MOVED` (bytes, by all kernels
-    except attention) and `KERNELS`. Bytes of collectives are under `group:operation:overlapped` if
-    other work continues in the meantime, or under `group:operation:alone` if not.
+    except attention) and `KERNELS`. Bytes sent in collectives are under
+    `group:operation:overlapped` if other work continues in the meantime, or else under
+    `group:operation:alone`.
     """
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One type of communication in a step on the global batch."""
+    """One type of communication in a step with the global batch."""
 
     group: str
     op: str
@@ -55,7 +56,7 @@ class Allocation:
 
 @dataclass(frozen=True)
 class RehearsedRank:
-    """The memory, work and communication of one rank in a step on the global batch."""
+    """The memory, work and communication on one rank in a step with the global batch."""
 
     rank: int
     stage: int
@@ -72,22 +73,20 @@ class RehearsedRank:
     collectives: tuple[Collective, ...]
     work: tuple[Work, ...]
     synchronizations: dict[str, int]
-    """Number of device-to-host reads that the step waits for, by the line of code that requests
-    them.
-    """
+    """Number of device-to-host reads that the step waits for, by line of code."""
     saved_bytes: int
     """Bytes that this rank writes for a checkpoint."""
     save_host_bytes: int
     resume_bytes: int
     """Bytes that this rank reads from a checkpoint."""
     resume_peak_bytes: int
-    """Peak memory of a resume in bytes, on device and host together."""
+    """Peak memory while resuming in bytes, on device and host together."""
     largest: tuple[Allocation, ...]
     timeline: tuple[tuple[Any, ...], ...]
     """Memory in use during the step, as pairs of (point in the step, bytes)."""
     microbatches: int
     """Number of micro-batches that were run.
 
-    All micro-batches have the same counts, so the others are extrapolated.
+    The counts are the same for all micro-batches, so the others are extrapolated.
     """
     seconds: float

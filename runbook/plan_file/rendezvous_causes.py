@@ -1,4 +1,4 @@
-"""Causes of a failed rendezvous, in which ranks do not meet before their timeout."""
+"""Why a rendezvous can fail, with ranks that do not meet before the timeout."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class RendezvousCause(StrEnum):
-    """Causes of a failed rendezvous, in the words of the error message.
+    """Why a rendezvous failed, in the words used in the error message.
 
     The trainer shows these words, and a drill looks for them without importing the trainer.
     """

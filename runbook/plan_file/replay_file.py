@@ -1,4 +1,4 @@
-"""The record of recomputed micro-batches, `replay.jsonl`, and the comparison of two records.
+"""Reads `replay.jsonl`, which records recomputed micro-batches, and compares two such records.
 
 A segment begins with a line that describes the program and the machines. Each recomputed step has a
 line with a four-byte fingerprint for every rank, layer and part.
@@ -19,13 +19,13 @@ PARTS = (FORWARD, BACKWARD, GRADIENT)
 """Parts of a micro-batch: activations, gradients of activations, gradients of weights."""
 ATTENTION, FEED_FORWARD, OUTPUT = ("attention", "feed-forward", "output")
 BLOCKS = (ATTENTION, FEED_FORWARD, OUTPUT)
-"""Blocks of a layer, in the order of computation.
+"""Blocks in a layer, in the order of computation.
 
-Tensor-parallel ranks sum their results after each of the first two.
+Tensor-parallel ranks sum results after each of the first two.
 """
 MARK_BYTES = 4
 TRANSIENT = "transient corruption"
-"""Name of the alarm about a rank that computed a wrong result once, but correct results since then."""
+"""Name of the alarm about a rank that computed a wrong result once, but not since then."""
 PERSISTENT = "persistent corruption"
 """Name of the alarm about a rank that repeatedly computes wrong results."""
 
@@ -47,7 +47,7 @@ class ComputedPlace(NamedTuple):
 
     @property
     def metric(self) -> str:
-        """Return the tensor's name in alarms.
+        """Return the name used for the tensor in alarms.
 
         >>> ComputedPlace("forward", 3, "mlp.linear_fc1").metric
         'forward of layer 3'
@@ -55,7 +55,7 @@ class ComputedPlace(NamedTuple):
         return f"{self.part} of layer {self.layer}"
 
     def describe(self, num_layers: int) -> str:
-        """Return a description of the tensor.
+        """Describe the tensor.
 
         >>> ComputedPlace("forward", 3, "mlp.linear_fc1").describe(num_layers=4)
         'layer 3, mlp.linear_fc1, forward'
@@ -73,9 +73,9 @@ class ComputedPlace(NamedTuple):
 
 
 def passing_order(location: ComputedPlace, position: int) -> tuple[int, int, int, int]:
-    """Return the position of a tensor in the order of computation over all ranks.
+    """Return when a tensor is computed relative to others, as a sort key over all ranks.
 
-    `position` is its index among the tensors of its rank. Layers are computed forward and then
+    `position` is the index of the tensor on its rank. Layers are computed forward and then
     backward; within a layer, the gradients of weights come last.
     """
     if location.part == FORWARD:
@@ -88,7 +88,7 @@ def first_difference(
     second_numbers: Mapping[ComputedPlace, float],
     tolerance: float = 0.0,
 ) -> tuple[tuple[int, int, int, int], ComputedPlace] | None:
-    """Return the first tensor in which two computations of a rank differ, with its order, or None.
+    """Return the first tensor that two computations on a rank differ in, with its order, or None.
 
     Two numbers count as equal up to a relative difference of `tolerance`.
     """
@@ -143,16 +143,16 @@ class MarkKey(NamedTuple):
         return cls(location.part, location.layer, OUTPUT)
 
     def order(self) -> tuple[int, int, int, int]:
-        """Return the block's position in the order of computation over all ranks."""
+        """Return when this block is computed relative to others, as a sort key over all ranks."""
         position = BLOCKS.index(self.block)
         location = ComputedPlace(self.part, self.layer, self.block)
         return passing_order(location, position if self.part == FORWARD else -position)
 
 
 def layer_marks(numbers: Mapping[ComputedPlace, float]) -> dict[MarkKey, bytes]:
-    """Return a four-byte mark for each block of a layer.
+    """Return a four-byte mark for each block.
 
-    A mark changes if any fingerprint of its block changes.
+    A mark changes if any fingerprint in the block changes.
     """
     texts: dict[MarkKey, list[bytes]] = {}
     for location, number in numbers.items():
@@ -184,7 +184,7 @@ def unpacked(text: str) -> list[bytes]:
 
 
 class ReplayLine(TypedDict, total=False):
-    """A line of replay.jsonl: the beginning of a segment, or a step."""
+    """A line in replay.jsonl, which begins a segment or records a step."""
 
     segment: int
     versions: dict[str, str]
@@ -197,7 +197,7 @@ class ReplayLine(TypedDict, total=False):
     machines: list[str]
     programs: list[str]
     places: list[list[MarkKey]]
-    """The block of each mark, for each kind of rank."""
+    """The block that each mark belongs to, for each kind of rank."""
     places_of_rank: list[int]
     iteration: int
     data: list[str]
@@ -212,17 +212,17 @@ class Circumstances:
 
     versions: Mapping[str, str] = field(default_factory=dict)
     code: str = ""
-    """sha256 of the trainer's own files."""
+    """sha256 of the trainer source files."""
     machines: Sequence[str] = ()
-    """Processor or GPU of each rank, with its number of threads."""
+    """Processor or GPU used by each rank, with the number of threads."""
     hosts: Sequence[str] = ()
     programs: Sequence[str] = ()
-    """Hash of the versions and the code on each rank; empty in older records."""
+    """Hash over versions and code on each rank; empty in older records."""
     threads: int = 0
-    """Number of threads of the first rank; 0 if unknown."""
+    """Number of threads on the first rank; 0 if unknown."""
     is_bitwise: bool = True
     watched: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Names of the outputs that the marks of each part cover; empty in older records."""
+    """Names of the outputs that the marks cover, by part; empty in older records."""
 
 
 @dataclass(frozen=True)
@@ -231,12 +231,12 @@ class RecordedStep:
 
     iteration: int
     data: Sequence[str]
-    """Hash of the tokens of each rank's first micro-batch."""
+    """Hash over the tokens in the first micro-batch, for each rank."""
     marks: Sequence[Mapping[MarkKey, bytes]]
-    """Marks of each rank."""
+    """Marks for each rank."""
     circumstances: Circumstances
     samples: Sequence[str] = ()
-    """Hash of everything that each rank read for the step; empty in older records."""
+    """Hash over everything that each rank read for the step; empty in older records."""
 
 
 def read_steps(lines: Iterable[ReplayLine]) -> dict[int, RecordedStep]:
@@ -287,7 +287,7 @@ class Difference:
     layer: int
     block: str
     ranks: tuple[int, ...]
-    """All ranks whose results differ in this block, including the first."""
+    """All ranks with different results in this block, including the first."""
 
 
 def ranks_of_other_samples(first_step: RecordedStep, second_step: RecordedStep) -> tuple[int, ...]:
@@ -304,7 +304,7 @@ def ranks_of_other_samples(first_step: RecordedStep, second_step: RecordedStep) 
 def compare_steps(first_step: RecordedStep, second_step: RecordedStep) -> Difference | None:
     """Return the first computed difference between two recordings of a step, or None.
 
-    The marks of a part are compared only if both recordings cover the same outputs.
+    Marks for a part are compared only if both recordings cover the same outputs.
     """
     first_watched = first_step.circumstances.watched
     second_watched = second_step.circumstances.watched

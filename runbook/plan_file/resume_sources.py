@@ -1,13 +1,13 @@
-"""The sources from which a resume reads its state, as recorded in the event `resumed`."""
+"""Where a resume can read the training state from, as recorded in the event `resumed`."""
 
 from collections.abc import Sequence
 
 SHARED = "shared"
 """A checkpoint on the shared file system."""
 NEAR_OWN = "near own"
-"""The copy in the memory of each rank's own node."""
+"""Each rank reads the copy in its own node's memory."""
 _NEAR_PARTNER = "near partner"
-"""Copies in the memory of other nodes. The name is followed by the ranks that fetched them."""
+"""Copies in memory on other nodes. The name is followed by the ranks that fetched them."""
 
 
 def near_partner(ranks: Sequence[int]) -> str:

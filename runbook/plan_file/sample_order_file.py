@@ -16,7 +16,7 @@ CHECKSUMS = "checksums.json"
 
 @dataclass(frozen=True)
 class CachedFile:
-    """A file of the cache, as it was when it was built."""
+    """A file in the cache, as it was when it was built."""
 
     bytes: int
     sha256: str

@@ -1,4 +1,4 @@
-"""Types of the training phases in plan.json, with the formulas for parameters, layout and FLOPs."""
+"""Types for the training phases in plan.json, with formulas for parameters, layout and FLOPs."""
 
 import dataclasses
 import json
@@ -15,21 +15,21 @@ from runbook.plan_file.messages import PlanFileMessage
 from runbook.plan_file.ranges import BELOW_ONE, NOT_NEGATIVE, POSITIVE, within
 
 FLOPS_CONVENTION = "megatron-full"
-"""The convention of every TFLOP/s in the trainer and the plan; see `ModelShape.flops_per_sequence`.
+"""Convention used for all TFLOP/s in the trainer and the plan; see `ModelShape.flops_per_sequence`.
 """
 RANK_TIMES = "rank_times.jsonl"
 REPLAY = "replay.jsonl"
 NEAR_FOLDER = "/dev/shm"
 RANKS_PER_STEP = 128
-"""The times of every step are recorded if there are at most this many ranks.
+"""Times are recorded for every step if there are at most this many ranks.
 
 With 1,024 ranks, only every 8th step is recorded.
 """
 
 Precision = Literal["fp32", "fp16", "bf16"]
-"""Number format of the matrix products."""
+"""Number format used for matrix products."""
 Recompute = Literal["none", "selective", "full"]
-"""The activations that are recomputed in the backward pass instead of being kept."""
+"""Which activations are recomputed in the backward pass instead of being kept."""
 Engine = Literal["megatron-core", "deepspeed"]
 """Library that manages gradients and optimizer states in our own trainer."""
 Fp8 = Literal["none", "delayed", "tensorwise", "blockwise", "mxfp8"]
@@ -39,18 +39,19 @@ RecomputeMethod = Literal["uniform", "block"]
 Switch = Literal["auto", "always", "never"]
 """Whether to use a feature; each framework has its own default."""
 Kernels = Literal["auto", "compiled", "plain"]
-"""The GPU kernels that compute a step: the trainer's own compiled kernels, or megatron-core's."""
+"""The GPU kernels used to compute a step: those compiled by the trainer, or those in megatron-core.
+"""
 TRACKERS = ("mlflow", "trackio", "wandb")
 """Trackers that the trainer can report to; TensorBoard files are always written."""
 NanPolicy = Literal["stop", "skip", "rollback"]
-"""The action after a step whose loss or gradient is NaN or infinite."""
+"""What to do after a step with a NaN or infinite loss or gradient."""
 SpikePolicy = Literal["note", "skip", "rollback"]
 """The action after a loss spike: a finite loss far above the recent ones."""
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A GPT with every default filled in and its vocabulary padded for one tensor-parallel size."""
+    """A GPT with all defaults filled in and the vocabulary padded for one tensor-parallel size."""
 
     layers: int
     hidden: int
@@ -71,11 +72,11 @@ class ModelShape:
     norm_epsilon: float = field(default=1e-5, metadata=OMIT_DEFAULT)
     rope_base: float = field(default=10_000.0, metadata=OMIT_DEFAULT)
     head_width: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Width of one attention head, if it is not hidden / heads; only published models have one."""
+    """Width of each attention head, if it is not hidden / heads; set only for published models."""
 
     @property
     def head_size(self) -> int:
-        """Return the width of one attention head."""
+        """Return the width of each attention head."""
         return self.head_width or self.hidden // self.heads
 
     @property
@@ -84,12 +85,12 @@ class ModelShape:
         return self.activation == "swiglu"
 
     def flops_per_sequence(self, *, attended: float = 1.0) -> float:
-        """Return the FLOPs of the forward and backward pass over one sequence.
+        """Return the FLOPs in the forward and backward pass over one sequence.
 
         For a GPT-3 shape, the number of FLOPs is 72 s l h^2 (1 + s/6h + V/12lh).
 
-        This is Megatron-LM's formula. `attended` is the share of all token pairs whose attention
-        scores are counted. Recomputed activations are not counted.
+        This is the formula in Megatron-LM. `attended` is the share of token pairs for which
+        attention scores are counted. Recomputed activations are not counted.
         """
         s = self.sequence_length
         h = self.hidden
@@ -110,7 +111,7 @@ SHAPE_FIELDS = frozenset(field.name for field in dataclasses.fields(ModelShape))
 
 
 class HasShape:
-    """Access to the sizes of a model without naming its shape.
+    """Gives access to the sizes in a model's shape without naming the shape.
 
     `runbook.open(RUN).plan.plan.model.layers` is for display only. Our own code uses the shape,
     which mypy enforces.
@@ -121,7 +122,7 @@ class HasShape:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Return a value of the shape."""
+            """Return a value from the shape."""
             if name in SHAPE_FIELDS:
                 return getattr(self.shape, name)
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -129,7 +130,7 @@ class HasShape:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedModel(HasShape):
-    """The model that a phase trains: its shape, its initialization, and its exact parameter count."""
+    """The model that a phase trains: shape, initialization, and exact parameter count."""
 
     shape: ModelShape = field(metadata=FLAT)
     name: str
@@ -143,7 +144,7 @@ class PlannedModel(HasShape):
 class Layout:
     """How the model is divided over the ranks.
 
-    `over` sets the number of replicas for a number of ranks.
+    `over` sets how many replicas there are on a number of ranks.
     """
 
     tensor: int = 1
@@ -160,7 +161,7 @@ class Layout:
 
     @property
     def ranks_per_replica(self) -> int:
-        """Return the number of ranks that form one replica of the model."""
+        """Return the number of ranks that form one model replica."""
         return self.tensor * self.pipeline * self.context
 
     def over(self, world_size: int) -> "Layout":
@@ -173,7 +174,7 @@ class Layout:
         return dataclasses.replace(self, data=replicas, world_size=world_size)
 
     def stage_layers(self, layers: int) -> tuple[int, ...]:
-        """Return the layers of each stage, or an empty tuple if they do not divide evenly.
+        """Return how many layers each stage has, or an empty tuple if they do not divide evenly.
 
         >>> four = Layout(pipeline=4, last_stage_layers=6)
         >>> four.stage_layers(30), four.stage_layers(32)
@@ -203,7 +204,7 @@ class Layout:
 class Tuning:
     """How a step is computed.
 
-    These values do not change the result of the training, apart from rounding.
+    These values do not change the training result, apart from rounding.
     """
 
     overlap_gradients: bool = field(default=False, metadata=OMIT_DEFAULT)
@@ -219,7 +220,7 @@ class Tuning:
     broadcast_batches: bool = field(default=False, metadata=OMIT_DEFAULT)
 
     def recomputed(self, layers: int) -> float:
-        """Return the share of a stage's (or chunk's) layers that is recomputed."""
+        """Return the share of layers in a stage (or chunk) that is recomputed."""
         if self.recompute_method == "block":
             return min(1.0, self.recompute_num_layers / layers)
         return 1.0
@@ -227,7 +228,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Duration:
-    """Length of the whole training run over all segments, in the three usual units."""
+    """Length of the training run over all segments, in the three usual units."""
 
     iterations: int
     samples: int
@@ -235,7 +236,7 @@ class Duration:
 
 
 ADAM_MOMENTS = ("exp_avg", "exp_avg_sq")
-"""Float32 tensors that Adam keeps for each weight, by their names in the state of torch's Adam."""
+"""Float32 tensors that Adam keeps for each weight, as they are named in the torch Adam state."""
 
 
 @dataclass(frozen=True)
@@ -250,42 +251,42 @@ class Optimizer:
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """Names of the float32 tensors that the optimizer keeps for each weight.
+        """Return the names of the float32 tensors that the optimizer keeps for each weight.
 
-        The trainer saves these tensors; their number determines memory, checkpoint size and step
-        time.
+        The trainer saves these tensors; how many there are determines memory, checkpoint size and
+        step time.
         """
         return ADAM_MOMENTS
 
 
 @dataclass(frozen=True)
 class PlannedPrecision:
-    """Number format of the matrix products, and the loss scale of fp16."""
+    """Number format used for matrix products, and the loss scale for fp16."""
 
     format: Precision
     initial_loss_scale: float
     loss_scale_window: int
     hysteresis: int = field(default=2, metadata=OMIT_DEFAULT)
-    """Number of consecutive overflows after which the scale is halved."""
+    """The scale is halved after this many consecutive overflows."""
     static_loss_scale: float = field(default=0.0, metadata=OMIT_DEFAULT)
     """Constant scale; 0 means a dynamic scale."""
     minimum_loss_scale: float = field(default=1.0, metadata=OMIT_DEFAULT)
-    """Lower limit of the dynamic scale; an overflow there counts as a collapse."""
+    """Lower limit for the dynamic scale; an overflow at this scale counts as a collapse."""
     fp8: Fp8 = field(default="none", metadata=OMIT_DEFAULT)
     """How 8-bit matrix products are scaled."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A .bin/.idx pair and its share of the samples."""
+    """A .bin/.idx pair, with the share of samples that are read from it."""
 
     weight: float
     prefix: str
     text: str = field(default="", metadata=OMIT_DEFAULT)
     """Name of the text, if the text has more than one file.
 
-    The files share the text's weight in proportion to their tokens, which are counted when the text
-    is read.
+    The weight of the text is shared among the files in proportion to their tokens, which are
+    counted when the text is read.
     """
 
 
@@ -330,16 +331,16 @@ class Checkpoint:
     saves: bool = field(default=True, metadata=OMIT_DEFAULT)
     """Whether anything is saved; False only for frameworks other than our own trainer."""
     near_interval: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Steps between two copies of each rank's state in the memory of its node; 0 means no copies.
-    """
+    """Each rank copies its state to node memory after this many steps; 0 means no copies."""
     near_folder: str = field(default=NEAR_FOLDER, metadata=OMIT_DEFAULT)
-    """Folder in node memory for these copies; it may contain variables of the node's environment.
+    """Folder in node memory for these copies. The path may contain environment variables, which are
+    read on the node.
     """
 
 
 @dataclass(frozen=True)
 class Log:
-    """Where a run reports its progress: its log files, the receivers of alarms, and the trackers."""
+    """Where a run reports progress: log files, receivers of alarms, and trackers."""
 
     interval: int
     metrics: str
@@ -348,9 +349,9 @@ class Log:
     events: str
     tensorboard: str
     peak_tflops: float = field(default=0.0, metadata=OMIT_DEFAULT)
-    """Datasheet peak of a device in this number format; 0 if unknown."""
+    """Datasheet peak per device in this number format; 0 if unknown."""
     measured_tflops: float = field(default=0.0, metadata=OMIT_DEFAULT)
-    """Measured TFLOP/s of a large matrix product on this machine; 0 if not measured."""
+    """TFLOP/s measured in a large matrix product on this machine; 0 if not measured."""
     alarm_webhook: str = field(default="", metadata=OMIT_DEFAULT)
     """Reference (env:NAME or file:PATH) to the web address that alarms are posted to."""
     alarm_command: str = field(default="", metadata=OMIT_DEFAULT)
@@ -358,22 +359,22 @@ class Log:
     trackers: tuple[str, ...] = field(default=(), metadata=OMIT_DEFAULT)
     """Names from `TRACKERS` that receive the metrics while this phase trains."""
     tracker_project: str = field(default="", metadata=OMIT_DEFAULT)
-    """Project or experiment of the runs; if empty, the tracker's own environment variable is used.
+    """Project or experiment for the runs; if empty, the tracker uses its own environment variable.
     """
 
     @property
     def rank_times(self) -> str:
-        """Return the path to the file with each rank's step times, next to the metrics."""
+        """Return the path to the file with step times by rank, next to the metrics."""
         return str(PurePosixPath(self.metrics).with_name(RANK_TIMES))
 
     @property
     def replay(self) -> str:
-        """Return the path to the file with the fingerprints of recomputed micro-batches."""
+        """Return the path to the file with fingerprints from recomputed micro-batches."""
         return str(PurePosixPath(self.metrics).with_name(REPLAY))
 
 
 def exchange_interval(world_size: int) -> int:
-    """Return the number of steps between two exchanges of the ranks' times.
+    """Return after how many steps the ranks exchange their times.
 
     With this interval, a record contains at most `RANKS_PER_STEP` ranks per step.
 
@@ -404,8 +405,8 @@ class Limits:
     means never.
     """
     fewer_replicas: tuple[int, ...] = field(default=(), metadata=OMIT_DEFAULT)
-    """Smaller numbers of data-parallel replicas, in descending order, that training may continue
-    with if nodes are lost.
+    """Smaller numbers of data-parallel replicas that training may continue with if nodes are lost,
+    in descending order.
     """
 
 
@@ -443,22 +444,21 @@ class PhasePlan:
     sampling: Sampling
     fingerprint: str
     deepspeed: dict[str, Any] = field(default_factory=dict, metadata=OMIT_DEFAULT)
-    """DeepSpeed's own configuration, passed on unchanged; if empty, it is derived from the other
-    values.
+    """DeepSpeed configuration, passed on unchanged; if empty, it is derived from the other values.
     """
     tuning: Tuning = field(default=Tuning(), metadata=OMIT_DEFAULT)
     planned_replicas: int = field(default=0, metadata=NOT_IN_JSON)
     """Number of data-parallel replicas in plan.json if this attempt has fewer; 0 if it has all."""
     root: Path = field(default=Path(), metadata=NOT_IN_JSON)
-    """The folder of plan.json. Relative paths in the plan start there."""
+    """The folder with plan.json. Relative paths in the plan start there."""
 
     def path(self, relative: str) -> Path:
-        """Return the location of a path that is given in plan.json."""
+        """Return the location that a path in plan.json refers to."""
         return self.root / relative
 
 
 def read_plan(plan: Path, phase: str) -> PhasePlan:
-    """Return one phase of a plan.json. Raise `RefusedError` with all its errors."""
+    """Read one phase from plan.json. Raise `RefusedError` with all errors in it."""
     try:
         content = json.loads(plan.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -481,7 +481,7 @@ def read_plan(plan: Path, phase: str) -> PhasePlan:
 
 
 def parse(content: Any, root: Path = Path()) -> PhasePlan:
-    """Return a phase from its JSON.
+    """Build a phase from JSON.
 
     Raise `RefusedError` with every unknown key, missing key and value of the wrong type.
     """

@@ -1,4 +1,4 @@
-"""Alarms about ranks that take longer to compute than the other ranks of their pipeline stage.
+"""Alarms about ranks that take longer to compute than others in the same pipeline stage.
 
 There are two thresholds for two purposes. During training, an alarm may exclude a node, so a rank
 must take `SLOW_RANK_FACTOR` times as long as its stage in `SLOW_WINDOWS` consecutive windows. After
@@ -13,19 +13,19 @@ from statistics import median
 from runbook.plan_file.alarms import Alarm
 
 SLOW_RANK_FACTOR = 1.5
-"""A rank is slow if its computation takes this many times the median of its stage."""
+"""A rank is slow if it computes for this many times the median over the stage."""
 SLOWER_SHARE = 0.10
-"""A rank of a finished run is marked if its median time exceeds the median of the other ranks by
-this share.
+"""In a finished run, a rank is marked if its median time exceeds that of the other ranks by this
+share.
 """
 SLOW_WINDOWS = 3
-"""Number of consecutive slow windows after which a rank is reported."""
+"""A rank is reported after this many consecutive slow windows."""
 WINDOW_STEPS = 5
-"""Minimum number of steps in a window; shorter windows would measure the machine's noise."""
+"""Minimum number of steps in a window; shorter windows would measure noise."""
 WINDOW_SECONDS = 2.0
-"""Shortest time of a window."""
+"""Minimum length of a window."""
 SMALLEST_DELAY = 0.002
-"""Minimum delay of a slow rank in seconds per step.
+"""A rank only counts as slow if it adds this many seconds per step.
 
 Shorter delays are noise from the clock and the system.
 """
@@ -33,18 +33,17 @@ Shorter delays are noise from the clock and the system.
 
 @dataclass(frozen=True)
 class ExchangedTimes:
-    """The time of each rank in the steps since the last exchange."""
+    """The times from each rank for the steps since the last exchange."""
 
     iteration: int
     steps: int
-    # Mean time of each rank in the forward and backward passes of these steps, without
-    # communication
+    # Mean time that each rank spent in the forward and backward passes, without communication
     seconds: list[float]
 
 
 @dataclass
 class StragglerDetector:
-    """Compares the ranks of each pipeline stage, window by window."""
+    """Compares the ranks in each pipeline stage, window by window."""
 
     stages: int = 1
     _seconds: list[float] = field(default_factory=list)
@@ -56,7 +55,7 @@ class StragglerDetector:
         """Report ranks that were slow in `SLOW_WINDOWS` windows in a row.
 
         A rank is reported only once until it recovers. The first times are ignored, because the
-        first step compiles and fills caches. Megatron numbers the ranks of a stage consecutively.
+        first step compiles and fills caches. Megatron numbers the ranks in a stage consecutively.
         """
         before = self._seconds
         nothing = [0.0] * len(times.seconds)
@@ -88,7 +87,7 @@ class StragglerDetector:
         first_rank: int,
         iteration: int,
     ) -> Iterator[Alarm]:
-        """Report the ranks of a stage that were slow in `SLOW_WINDOWS` windows in a row."""
+        """Report the ranks in a stage that were slow in `SLOW_WINDOWS` windows in a row."""
         size = len(stage)
         ordered = sorted(stage)
         # A lower bound for the median of the other ranks, which makes the exact median unnecessary

@@ -1,4 +1,4 @@
-"""Layout of Megatron's .idx files, which the tokenizer writes and the trainer checks.
+"""Layout of the .idx files for Megatron, which the tokenizer writes and the trainer checks.
 
 MMIDIDX 0 0 | version 1 <Q | dtype code <B | sequences <Q | documents + 1 <Q
 lengths int32[sequences] | byte pointers int64[sequences] | document index int64[documents + 1]
@@ -21,13 +21,13 @@ DTYPES = {
 }
 UINT16 = 8
 INT32 = 4
-"""Megatron's type codes for token ids. Ids have two bytes if the vocabulary has fewer than 65,500
-tokens, or else four.
+"""Type codes that Megatron uses for token ids. Ids have two bytes if the vocabulary has fewer than
+65,500 tokens, or else four.
 """
 
 
 def dtype_code(vocabulary: int) -> int:
-    """Return the type code for the token ids of a vocabulary.
+    """Return the type code for the token ids in a vocabulary.
 
     >>> dtype_code(50257), dtype_code(65499), dtype_code(65500)
     (8, 8, 4)
@@ -36,12 +36,12 @@ def dtype_code(vocabulary: int) -> int:
 
 
 def token_bytes(vocabulary: int) -> int:
-    """Return the bytes of a token in the .bin file, for this size of the vocabulary."""
+    """Return the bytes per token in a .bin file, for this vocabulary size."""
     return int(DTYPES[dtype_code(vocabulary)][-1])
 
 
 def index_bytes(sequences: int, entries: int) -> int:
-    """Return the size in bytes of an .idx file with this many sequences and document-index entries.
+    """Return how many bytes an .idx file with these numbers of sequences and index entries has.
 
     >>> index_bytes(0, 1), index_bytes(1000, 1001)
     (42, 20042)

@@ -1,4 +1,4 @@
-"""Our trainer's requirements for a phase: ranges, layout, shape, batch and engine."""
+"""What our trainer requires from a phase: ranges, layout, shape, batch and engine."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -78,7 +78,7 @@ _KEYS_BY_RANGE: dict[Range, tuple[str, ...]] = {
     BELOW_ONE: ("model.dropout",),
     _SEEDS: ("seed",),
 }
-"""Keys, grouped by the range of their values.
+"""Keys, grouped by the range of allowed values.
 
 Fields that are not listed declare their ranges themselves, with `ranges.within`.
 """
@@ -98,7 +98,7 @@ def check(phase: PhasePlan, world_size: int, *, fp16: bool) -> None:
 
 
 def _out_of_range(phase: PhasePlan) -> Iterator[str]:
-    """Return a sentence for each value that is outside its range. NaN is outside every range."""
+    """Yield a sentence for each value outside the allowed range. NaN is outside every range."""
     for key, allowed in _ranges():
         value = value_at(phase, key)
         if not allowed.holds(value):
@@ -112,7 +112,7 @@ def _out_of_range(phase: PhasePlan) -> Iterator[str]:
 
 
 def _ranges() -> Iterator[tuple[str, Range]]:
-    """Yield each key of a phase whose range is limited, with the range."""
+    """Yield each key in a phase that is limited to a range, with the range."""
     for allowed, keys in _KEYS_BY_RANGE.items():
         for key in keys:
             yield key, allowed

@@ -1,1 +1,1 @@
-"""Results of a training run: metrics, checks, failures, tables and figures."""
+"""Results from a training run: metrics, checks, failures, tables and figures."""

@@ -24,7 +24,8 @@ from runbook.results.metrics import Summary, summarize
 from runbook.results.wall_time import WallTime, account_wall_time
 
 LOSSES = 5
-"""Number of losses whose median is compared, because a single loss depends too much on its batch.
+"""The median over this many losses is compared, because a single loss depends too much on the
+batch.
 """
 METRICS = {
     quantities.STEP_TIME: "seconds_per_iteration",
@@ -45,7 +46,7 @@ METRICS = {
 
 @dataclass(frozen=True)
 class RunFacts:
-    """Facts about a phase, read from the run's files."""
+    """Facts about a phase, read from files in the run folder."""
 
     name: str
     parameters: Mapping[str, Any]
@@ -55,12 +56,12 @@ class RunFacts:
     history: History
     account: WallTime | None
     scores: Mapping[str, float] = field(default_factory=dict)
-    """Scores of 06-evaluation for the trained weights."""
+    """Scores that 06-evaluation measured for the trained weights."""
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How much worse than the first run another run may be, as shares of the first run's values."""
+    """How much worse than the first run another run may be, as relative differences."""
 
     tokens_per_second: float = 0.05
     last_loss: float = 0.01
@@ -69,7 +70,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of a comparison: tables to show, and checks."""
+    """Result of a comparison: tables to show, and checks."""
 
     parameters: Table
     metrics: Table
@@ -122,7 +123,7 @@ def _read_plan(folder: Path, phase: str) -> Plan:
 
 
 def _recorded_environment(path: Path) -> dict[str, str]:
-    """Return the versions and the commit from the record of an executed notebook.
+    """Return the versions and the commit recorded when a notebook was executed.
 
     If there is no record, return only a commit that is marked as unknown.
     """
@@ -195,7 +196,7 @@ def _metric_row(name: str, runs: Sequence[RunFacts], values: Sequence[float | No
 
 
 def _score_names(runs: Sequence[RunFacts]) -> list[str]:
-    """Return the names of all scores without duplicates, in the order of the runs."""
+    """Return the names of all scores without duplicates, in the same order as the runs."""
     names: dict[str, None] = {}
     for run in runs:
         names.update(dict.fromkeys(run.scores))
@@ -208,16 +209,16 @@ def _differences(
     sides: Sequence[Row],
     source: str,
 ) -> Table:
-    """Return a table of the keys whose values differ between runs."""
+    """Return a table of the keys that have different values in different runs."""
     rows = differing_rows([run.name for run in runs], sides)
     notes = () if rows else (ResultMessage.NO_DIFFERENCE.fill(),)
     return Table(rows, title, notes, source=source)
 
 
 def differing_rows(names: Sequence[str], sides: Sequence[Row]) -> list[Row]:
-    """Return a row for each key whose values differ.
+    """Return a row for each key that does not have the same value on all sides.
 
-    A row contains the key, and the value under the name of each side.
+    A row contains the key, and the value from each side under the name of that side.
     """
     keys = set()
     for side in sides:
@@ -269,9 +270,9 @@ def _checks(base: RunFacts, run: RunFacts, allowed: Tolerance) -> list[Check]:
 
 
 def _loss_check(base: RunFacts, run: RunFacts, allowed: float) -> Check:
-    """Compare the losses at the number of tokens that both runs reached.
+    """Compare the losses after the largest number of tokens that both runs reached.
 
-    The runs' last losses are not comparable if one run is longer than the other.
+    If one run is longer than the other, the last losses are not comparable.
     """
     tokens = min(base.summary.consumed_tokens, run.summary.consumed_tokens)
     base_loss = loss_at(base.history, tokens)
@@ -295,7 +296,7 @@ def _loss_check(base: RunFacts, run: RunFacts, allowed: float) -> Check:
 
 
 def loss_at(history: History, tokens: int) -> float | None:
-    """Return the median of the last losses up to a number of tokens.
+    """Return the median over the last losses up to a number of tokens.
 
     Return None if there is no loss, or if none of the last losses is finite.
     """
@@ -316,7 +317,7 @@ def _check(
     allowed: float,
     sign: int = 1,
 ) -> Check:
-    """Check that a value is worse than the first run's by at most the share `allowed`.
+    """Check that a value is worse than in the first run by at most the share `allowed`.
 
     `sign` is -1 if larger values are better.
     """

@@ -1,4 +1,4 @@
-"""Forecasts a run's last validation loss from its evaluations so far."""
+"""Forecasts the last validation loss in a run from the evaluations so far."""
 
 import math
 from pathlib import Path
@@ -14,7 +14,7 @@ from runbook.results.messages import ResultMessage
 
 
 def forecast_of_run(folder: Path) -> CurveForecast:
-    """Return the forecast of the last validation loss of a run's training.
+    """Return a forecast for the last validation loss in a training run.
 
     Raise `DataError` if the run has too few evaluations.
     """
@@ -35,7 +35,7 @@ def forecast_of_run(folder: Path) -> CurveForecast:
 
 
 def curve_of(plan: PhasePlan, evaluations: list[ValidationLoss]) -> PartialCurve:
-    """Return the evaluations so far as the beginning of a curve."""
+    """Return the partial curve formed by the evaluations so far."""
     points = [CurvePoint(evaluation.iteration, evaluation.loss) for evaluation in evaluations]
     return PartialCurve(
         points=tuple(points),

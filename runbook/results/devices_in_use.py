@@ -1,4 +1,4 @@
-"""Determines the number of devices in use at each step.
+"""Determines how many devices were used for each step.
 
 A job that lost nodes may continue with fewer devices.
 """
@@ -31,22 +31,22 @@ class DeviceSpan:
 
     @property
     def first(self) -> int:
-        """Return the first iteration of the span."""
+        """Return the first iteration in the span."""
         return self.steps[0].iteration
 
     @property
     def last(self) -> int:
-        """Return the last iteration of the span."""
+        """Return the last iteration in the span."""
         return self.steps[-1].iteration
 
     @property
     def device_seconds(self) -> float:
-        """Return the device-seconds spent on the steps of the span."""
+        """Return the device-seconds spent on steps in the span."""
         return device_seconds(self.steps)
 
 
 def device_seconds(steps: Iterable[Step]) -> float:
-    """Return the device-seconds spent on these steps, without the time spent waiting for data."""
+    """Return the device-seconds spent on these steps, not counting waits for data."""
     return sum((step.seconds - step.data_wait_seconds) * step.world_size for step in steps)
 
 
@@ -65,7 +65,7 @@ def usual_devices(steps: Sequence[Step]) -> int:
 
 
 def device_spans(history: History) -> list[DeviceSpan]:
-    """Return the device spans of a training run in order.
+    """Return the device spans in a training run, in order.
 
     If the number of devices never changed, there is only one span.
     """
@@ -97,7 +97,7 @@ def _steps_text(span: DeviceSpan) -> str:
 
 
 def devices_table(history: History, *, sequence_length: int) -> Table:
-    """Return a table of the speed and the device-hours of each span."""
+    """Return a table with the speed and device-hours for each span."""
     rows: list[Row] = []
     for span in device_spans(history):
         seconds = statistics.median(step.seconds for step in span.steps)

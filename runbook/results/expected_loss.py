@@ -15,7 +15,7 @@ from runbook.results.history import ValidationLoss, read_validation
 from runbook.results.messages import ResultMessage
 
 FEWEST_EVALUATIONS = 3
-"""Minimum number of evaluations for `forecast.curve`.
+"""Minimum number of evaluations needed for `forecast.curve`.
 
 With fewer, numpy and scipy are not even imported.
 """
@@ -33,11 +33,11 @@ class ExpectedLoss:
     share: float
     """Share of the training steps that are complete."""
     sealed: Forecast | None
-    """Forecast of the loss that was made before the first step; None if no forecast was sealed."""
+    """Loss forecast that was made before the first step; None if no forecast was sealed."""
 
     @property
     def has_left(self) -> bool:
-        """Return whether the whole interval lies outside the interval of the sealed forecast."""
+        """Return whether the interval lies entirely outside that of the sealed forecast."""
         if self.sealed is None:
             return False
         return self.low > self.sealed.high or self.high < self.sealed.low
@@ -79,7 +79,7 @@ def newest_expected_loss(folder: Path, plan: PhasePlan) -> ExpectedLoss | None:
 
 
 def sealed_loss(folder: Path) -> Forecast | None:
-    """Return the sealed forecast of the loss.
+    """Return the sealed loss forecast.
 
     Return None if no forecast was sealed, or if the forecast was sealed late or has changed since.
     """

@@ -17,9 +17,7 @@ from runbook.results.messages import ResultMessage
 SCORES_FILE = "forecasts.jsonl"
 """File next to the run folders, with a line for each scored forecast of any run."""
 FEWEST_OWN_SCORES = 5
-"""The width of an interval is derived from the errors of earlier scores if there are at least this
-many.
-"""
+"""With at least this many earlier scores, the errors in them determine how wide an interval is."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class ForecastScore:
 
     run: str
     checksum: str
-    """Checksum of the sealed forecasts, so that each forecast is counted only once."""
+    """Checksum of the sealed forecasts, used to count each forecast only once."""
     quantity: str
     unit: str
     value: float
@@ -37,13 +35,13 @@ class ForecastScore:
     actual: float
     hit: bool
     pinball: float
-    """Mean pinball loss of both ends of the interval, divided by the forecast value."""
+    """Mean pinball loss over both ends of the interval, divided by the forecast value."""
     late: bool
     source: str
 
 
 def score(sealed: SealedForecasts, actual: dict[str, float]) -> list[ForecastScore]:
-    """Return a score for each forecast whose outcome is known."""
+    """Return a score for each forecast with a known outcome."""
     scores = []
     for forecast in sealed.forecasts:
         if forecast.quantity not in actual:
@@ -70,7 +68,7 @@ def score(sealed: SealedForecasts, actual: dict[str, float]) -> list[ForecastSco
 
 
 def pinball(forecast: Forecast, actual: float) -> float:
-    """Return the mean pinball loss of both ends of an interval, divided by the forecast value.
+    """Return the mean pinball loss over both ends of an interval, divided by the forecast value.
 
     >>> narrow = Forecast("loss", "nats", 5.0, 4.9, 5.1, "")
     >>> wide = Forecast("loss", "nats", 5.0, 4.0, 6.0, "")
@@ -100,7 +98,7 @@ def append_scores(scores: Iterable[ForecastScore], runs: Path) -> None:
 
 
 def read_scores_of_all(runs: Path) -> list[ForecastScore]:
-    """Return every score of a project.
+    """Return all scores in a project.
 
     Lines that a different version wrote are skipped.
     """
@@ -116,7 +114,7 @@ def read_scores_of_all(runs: Path) -> list[ForecastScore]:
 
 
 def own_half_width(scores: Sequence[ForecastScore], quantity: str) -> float | None:
-    """Return half an interval's width: the 80th percentile of earlier runs' logarithmic errors.
+    """Return half the interval width: the 80th percentile of logarithmic errors in earlier runs.
 
     Return None if there are too few runs.
     """

@@ -1,4 +1,4 @@
-"""Reads and writes a training run's sealed forecasts, whose checksum reveals later changes."""
+"""Reads and writes sealed forecasts for a training run. A checksum reveals later changes."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ FORECASTS_FILE = "forecasts.json"
 
 @dataclass(frozen=True)
 class Forecast:
-    """A forecast of a quantity of a training run, with its interval."""
+    """A forecast for one quantity in a training run, with an interval."""
 
     quantity: str
     """`loss`, `step time`, `memory`, `total time`, `cost`, `cost in money` or `useful time`."""
@@ -34,7 +34,7 @@ class SealedForecasts:
     fingerprint: str
     """Fingerprint of the training run that the forecasts apply to."""
     sealed: str
-    """Time of the forecast, in UTC."""
+    """When the forecasts were made, in UTC."""
     late: bool
     """Whether the forecasts were made after the first step.
 
@@ -45,7 +45,7 @@ class SealedForecasts:
     schema: int = 1
 
     def computed_checksum(self) -> str:
-        """Return the sha256 of all fields except the checksum itself."""
+        """Return the sha256 over all fields except the checksum itself."""
         content = asdict(self)
         del content["checksum"]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -59,7 +59,7 @@ def seal(forecasts: SealedForecasts, folder: Path) -> SealedForecasts:
 
 
 def read_sealed(folder: Path) -> SealedForecasts | None:
-    """Return a run's sealed forecasts, or None if it has none.
+    """Return the sealed forecasts for a run, or None if there are none.
 
     Raise `RecordError` if the forecasts have changed since they were sealed.
     """

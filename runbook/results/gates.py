@@ -1,4 +1,4 @@
-"""Gates: the checks of a smoke test, a training run and a resume."""
+"""Gates: checks on a smoke test, a training run and a resume."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from runbook.results.metrics import find_spikes, recovery, summarize
 
 
 class Gate(StrEnum):
-    """The names of a training run's checks, as tables show them."""
+    """Names for the checks on a training run, as shown in tables."""
 
     MODEL_LEARNED = "model learned"
     LOSS_ABOVE_ZERO = "loss above 0"
@@ -37,22 +37,22 @@ class Gate(StrEnum):
 
 
 STEPS_BEFORE_SEAM = 40
-"""Number of steps before a resume that the usual change in the loss is computed from."""
+"""Number of steps before a resume that are used to compute the usual change in the loss."""
 ENOUGH_AFTER = 10
-"""A spike counts as divergence if the loss has not recovered after this number of losses."""
+"""A spike counts as divergence if the loss has not recovered after this many further losses."""
 CREDIBLE_FACTOR = 3.0
 """If a step time and its estimate differ by more than this factor, one of them must be wrong."""
 TOLERANCE = 1e-4
-"""Relative difference that is allowed between two evaluations of the same weights and samples,
-because some kernels do not add in a fixed order.
+"""Relative difference allowed between two evaluations with the same weights and samples, because
+some kernels do not add in a fixed order.
 """
 GOOD_SHARE = 0.25
 POOR_SHARE = 0.05
-"""Two shares of the adapters' bandwidth: one that a healthy all-reduce of 32 MiB reaches, and one
-so low that only use of the wrong network explains it.
+"""Two shares of the adapter bandwidth: one that a healthy 32 MiB all-reduce reaches, and one so low
+that only use of the wrong network explains it.
 """
 REMEDIES = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-"""The remedy for each failed check, by the check's name."""
+"""The remedy for each failed check, by check name."""
 
 
 def _check(
@@ -84,8 +84,8 @@ def smoke_gate(
     """Return the checks that the smoke test must pass before the full training may start.
 
     `events` must contain only events of this phase. `seconds_band` is None if the plan has no
-    measurement. `network_bytes_per_second` is the bandwidth of a node's adapters: 0 if the site
-    does not state it, None if there is only one node.
+    measurement. `network_bytes_per_second` is the adapter bandwidth per node: 0 if the site does
+    not state it, None if there is only one node.
     """
     checks = [
         _all_iterations(metrics, spec.duration.iterations),
@@ -111,9 +111,9 @@ def _finite_evaluations(validation: Sequence[ValidationLoss]) -> Check:
 
 
 def credible_step_seconds(estimate: float | None) -> tuple[float, float] | None:
-    """Return the shortest and longest step time that is plausible given the plan's estimate.
+    """Return the shortest and longest step time that is plausible given the planned step time.
 
-    Return None if the plan has no estimate of the step time.
+    Return None if the plan has no step time.
 
     >>> credible_step_seconds(1.5), credible_step_seconds(None)
     ((0.5, 4.5), None)
@@ -124,26 +124,27 @@ def credible_step_seconds(estimate: float | None) -> tuple[float, float] | None:
 
 
 LEARNING_TOKENS = 100_000
-"""Number of tokens after which a training run must have learned something.
+"""After this many tokens, a training run must have learned something.
 
-If a training run has fewer tokens, its loss only has to fall.
+In a shorter training run, the loss only has to fall.
 """
 LEARNED_FALL = 0.30
-"""Smallest required fall of the loss, as a share of the first loss.
+"""How far the loss must fall at least, as a share of the first loss.
 
-With GPT-2's vocabulary, the loss falls by this share if a model has learned only the frequency of
-each token.
+With the GPT-2 vocabulary, the loss falls by this share if a model has learned only token
+frequencies.
 """
 SMALL_VOCABULARY = 8_192
-"""Vocabulary size below which token frequencies alone explain less of the loss.
+"""With a vocabulary smaller than this, token frequencies alone explain less of the loss.
 
-On the shipped corpus, token frequencies explain 16 % of the loss with a vocabulary of 2,048 tokens.
+On the shipped corpus, token frequencies explain 16 % of the loss with 2,048 tokens in the
+vocabulary.
 """
 LEARNED_FALL_OF_SMALL_VOCABULARY = 0.15
 
 
 def smallest_fall_of(tokens: int, vocabulary: int) -> float:
-    """Return how far the loss of a training run must fall, as a share of the first loss.
+    """Return how far the loss must fall in a training run, as a share of the first loss.
 
     >>> smallest_fall_of(50_000, 50_257), smallest_fall_of(200_000, 50_257), smallest_fall_of(200_000, 2_048)
     (0.0, 0.3, 0.15)
@@ -158,7 +159,7 @@ def smallest_fall_of(tokens: int, vocabulary: int) -> float:
 def learning_check(metrics: History, *, smallest_fall: float = LEARNED_FALL) -> list[Check]:
     """Check that the loss falls by at least `smallest_fall` and does not diverge.
 
-    The fall is from the mean of the first 2 % of the losses to the mean of the last 2 %.
+    The fall is measured from the mean over the first 2 % of losses to the mean over the last 2 %.
     """
     name = Gate.MODEL_LEARNED
     rule = f"the last loss is at least {smallest_fall:.0%} below the first"
@@ -212,7 +213,7 @@ def _divergence(metrics: History) -> Check:
 
 
 def _means_of_ends(metrics: History, parts: int) -> tuple[float, float]:
-    """Divide the losses into equal parts, and return the means of the first and the last part."""
+    """Divide the losses into equal parts, and return the means over the first and the last part."""
     losses = [loss for _, loss in metrics.losses]
     count = max(1, len(losses) // parts)
     return statistics.fmean(losses[:count]), statistics.fmean(losses[-count:])
@@ -243,9 +244,10 @@ def resume_check(
 ) -> list[Check]:
     """Check that training was resumed without repeated steps or a jump in the loss.
 
-    Return no check if nothing was resumed. `tolerance` is the largest allowed relative change of
-    the loss across a seam, where one segment ends and the next starts. Steps before and after a
-    seam use different samples, so the loss may also change by as much as between earlier steps.
+    Return no check if nothing was resumed. `tolerance` is the largest relative change in the loss
+    that is allowed across a seam, where one segment ends and the next starts. Steps before and
+    after a seam use different samples, so the loss may also change by as much as between earlier
+    steps.
     """
     if not metrics.restarts:
         return []
@@ -338,8 +340,8 @@ def _usual_jump(metrics: History, first: int) -> float:
 def _jump(metrics: History, first: int) -> float | None:
     """Return the change in the loss at the first step of a segment, as a share.
 
-    The change is relative to the median of the five losses before that step. Return None if the
-    loss of the step, or all losses before it, are missing.
+    The change is relative to the median over the five losses before that step. Return None if the
+    step has no loss, or if all losses before it are missing.
     """
     before = []
     for iteration, loss in metrics.losses:
@@ -566,9 +568,9 @@ def _reloaded_by_restart(name: str, events: Sequence[Event]) -> Check:
 
 
 def _network(events: Sequence[Event], *, promised: float | None) -> Check:
-    """Compare the measured bus bandwidth with the bandwidth of a node's adapters.
+    """Compare the measured bus bandwidth with the adapter bandwidth per node.
 
-    `promised` is the adapters' bandwidth in B/s: 0 if the site does not state it, None if there is
+    `promised` is the adapter bandwidth in B/s: 0 if the site does not state it, None if there is
     only one node.
     """
     name = Gate.NETWORK_BANDWIDTH

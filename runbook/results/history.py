@@ -1,4 +1,4 @@
-"""Reads a run's files (metrics.jsonl, validation.jsonl and events.jsonl) as objects."""
+"""Reads the files from a run (metrics.jsonl, validation.jsonl and events.jsonl) into objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runbook.results.messages import ResultMessage
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of a training run, which is a line of metrics.jsonl.
+    """A training step, which is a line in metrics.jsonl.
 
     A field is None if the trainer had no value for it. A skipped step, for example, has no loss.
     """
@@ -46,7 +46,7 @@ class Step:
     memory_bytes: int = 0
     time: float = 0.0
     forward_backward_seconds: float = 0.0
-    """Time of the forward and backward passes on the rank that writes the file; 0 if the trainer
+    """Time for the forward and backward passes on the rank that writes the file; 0 if the trainer
     did not measure it.
     """
     communication_seconds: float = 0.0
@@ -60,9 +60,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class RankTimes:
-    """Each rank's time for forward and backward passes, without communication.
+    """How long each rank took for forward and backward passes, without communication.
 
-    The times are means over `steps` steps, up to and including `iteration`.
+    These times are averaged over `steps` steps, up to and including `iteration`.
     """
 
     iteration: int
@@ -73,7 +73,7 @@ class RankTimes:
 
 @dataclass(frozen=True, slots=True)
 class ValidationLoss:
-    """An evaluation: one line of validation.jsonl."""
+    """An evaluation, which is a line in validation.jsonl."""
 
     iteration: int
     loss: float
@@ -85,7 +85,7 @@ class ValidationLoss:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event of a training run, which is a line of events.jsonl.
+    """An event in a training run, which is a line in events.jsonl.
 
     A field is None or empty if events with this name do not have the field.
     """
@@ -95,28 +95,28 @@ class Event:
     phase: str = ""
     job: str = ""
     id: str = ""
-    """The scheduler's id of the allocation where the attempt began."""
+    """Scheduler id for the allocation in which the attempt began."""
     iteration: int | None = None
     segment: int | None = None
     world_size: int | None = None
     seconds: float | None = None
-    """Total duration of a save or reload."""
+    """How long a save or reload took in total."""
     stall_seconds: float | None = None
     """Seconds that an asynchronous save paused training."""
     folder: str = ""
     source: str = ""
     """Where a resume loaded its state from: shared, near own or near partner.
 
-    The source is empty in runs by versions without copies in node memory.
+    The source is empty in runs by versions that kept no copies in node memory.
     """
     same_fingerprint: bool = True
-    """Whether the resumed job loaded a checkpoint of the same training run."""
+    """Whether the resumed job loaded a checkpoint from the same training run."""
     planned: bool = False
     """Whether the job ended with the stop that training.rehearse_stop requests."""
     at: float | None = None
     """Time when the job ended, if this was noticed only later."""
     waits: float = 0.0
-    """Seconds that a job of a chain waits before it ends, so that the next job can begin."""
+    """Seconds that a job in a chain waits before it ends, to let the next job begin."""
     failure: str = ""
     why: str = ""
     state: str = ""
@@ -132,7 +132,7 @@ class Event:
     planned_replicas: int = 0
     nodes: int = 0
     nodes_with_copy: int = 0
-    """Nodes of the job that run Python from a copy of the environment."""
+    """Number of nodes in the job that run Python from a copy of the environment."""
     bytes_per_second: float = 0.0
     copies: int = 0
     """Number of copies in node memory, if the event reports copies."""
@@ -154,19 +154,19 @@ class Event:
 
 @dataclass(frozen=True)
 class History:
-    """The steps of a run, with each iteration once.
+    """The steps in a run, with each iteration once.
 
-    If two segments contain the same iteration, the later segment's step is used.
+    If two segments contain the same iteration, the step from the later one is used.
     """
 
     steps: tuple[Step, ...]
     repeated: tuple[Step, ...] = ()
-    """Earlier versions of the steps that were repeated after a restart."""
+    """Earlier versions of steps that were repeated after a restart."""
     unread_lines: int = 0
     """Number of unreadable lines, such as a line that was cut off when the trainer was killed."""
     source: str = "metrics.jsonl"
     rank_times: tuple[RankTimes, ...] = ()
-    """Times of the ranks, in the order in which they were recorded.
+    """Rank times, in the order in which they were recorded.
 
     The tuple is empty if there is only one rank, or if the trainer did not measure the times.
     """
@@ -212,7 +212,7 @@ class History:
 def by_segment(steps: Iterable[Step]) -> list[list[Step]]:
     """Return the steps by segment, in order.
 
-    Within a segment, the steps keep the order of the file.
+    Within a segment, the steps are in the same order as in the file.
     """
     segments: dict[int, list[Step]] = {}
     for step in steps:
@@ -226,16 +226,16 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "bool": (bool,),
 }
-"""JSON types of a value, by the annotation of its field. NaN is stored as null."""
+"""JSON types allowed for a field, by annotation. NaN is stored as null."""
 
 
 def _types_of(kind: type[Step] | type[ValidationLoss] | type[Event]) -> dict[str, tuple[type, ...]]:
-    """Return the JSON types that each field may have, by its annotation."""
+    """Return the JSON types that each field may have, based on the annotations."""
     return {field.name: _JSON_TYPES[str(field.type).split(" ")[0]] for field in fields(kind)}
 
 
 def _fits(values: Mapping[str, Any], types: Mapping[str, tuple[type, ...]]) -> bool:
-    """Return whether each value has one of the types that its field may have.
+    """Return whether each value has a type that is allowed for the field.
 
     An edited file may contain text instead of a number.
     """
@@ -260,7 +260,7 @@ _EVENT_TYPES = {name: types for name, types in _types_of(Event).items() if name 
 def parse_metrics(
     lines: Iterable[str], source: str = "metrics.jsonl", rank_times: Iterable[RankTimes] = ()
 ) -> History:
-    """Return the history from the lines of a metrics.jsonl. The lines are read one by one.
+    """Build the history from the lines in a metrics.jsonl. The lines are read one by one.
 
     >>> first = '{"iteration": 1, "seconds": 2.0, "loss": 3.0, "segment": 0}'
     >>> again = '{"iteration": 1, "seconds": 2.5, "loss": 2.9, "segment": 1}'
@@ -284,7 +284,7 @@ def parse_metrics(
             steps[step.iteration] = step
             continue
 
-        # Use the step of the later segment.
+        # Use the step from the later segment.
         earlier, later = sorted((before, step), key=lambda step: step.segment)
         steps[step.iteration] = later
         repeated.append(earlier)
@@ -316,7 +316,7 @@ def _step(line: str, number: int) -> Step | None:
 
 
 def _rank_times(path: Path) -> Iterator[RankTimes]:
-    """Yield the records of a rank_times.jsonl one by one. Without a file, yield nothing."""
+    """Yield the records in a rank_times.jsonl one by one. If there is no file, yield nothing."""
     for values in iterate_lines(path):
         # Skip a line that is not a record, such as a line that was cut off when the trainer was
         # killed.
@@ -330,7 +330,7 @@ def _rank_times(path: Path) -> Iterator[RankTimes]:
 
 
 def read_metrics(path: Path, alarm_settings: AlarmSettings = NO_SETTINGS) -> History:
-    """Return the history from a metrics.jsonl, with the alarm settings of the plan.
+    """Read the history from a metrics.jsonl, and apply the alarm settings in the plan.
 
     Raise `RecordError` if the file is missing or contains no complete record.
     """
@@ -374,7 +374,7 @@ def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
 
 
 def read_events(path: Path, phase: str) -> tuple[Event, ...]:
-    """Return a phase's events since its last event `begun`.
+    """Return the events in a phase since the last event `begun`.
 
     Earlier events belong to an execution whose files were moved to the history.
     """
@@ -385,7 +385,7 @@ def read_events(path: Path, phase: str) -> tuple[Event, ...]:
 
 
 def parse_events(lines: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
-    """Yield the events in the lines of events.jsonl.
+    """Yield the events from lines in events.jsonl.
 
     >>> line = {"event": "saved", "iteration": 5, "seconds": 0.4, "stall_seconds": 0.1}
     >>> [event] = parse_events([line])
@@ -408,7 +408,7 @@ def events_named(events: Iterable[Event], name: str) -> list[Event]:
 
 
 def iterations_of(events: Iterable[Event], name: str) -> list[int]:
-    """Return the iterations of the events with this name, such as `saved` or `resumed`."""
+    """Return the iterations of all events with this name, such as `saved` or `resumed`."""
     iterations: list[int] = []
     for event in events_named(events, name):
         if event.iteration is not None:
@@ -421,13 +421,13 @@ BITS_PER_BYTE = "bits per byte"
 TOKEN_PERPLEXITY = "perplexity of a token"
 RIGHT_SHARE = "right (share)"
 ALL_PAIRS = "all minimal pairs"
-"""Name of the score over all types of minimal pairs."""
+"""Name used for the score over all types of minimal pairs."""
 PHENOMENON = "right of this kind (share)"
-"""Name of a score for a single type of minimal pair."""
+"""Name used for scores on a single type of minimal pair."""
 
 
 def read_scores(folder: Path) -> list[Row]:
-    """Return a run's scores before and after the training, with built-in measures first."""
+    """Return the scores before and after training, with built-in measures first."""
     scores: list[Row] = []
     for path in sorted((folder / "evaluation").glob("*.jsonl")):
         for row in read_lines(path):
@@ -447,7 +447,7 @@ _SCORE_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def _is_score(row: Mapping[str, Any]) -> bool:
-    """Return whether a line has all fields of a score. Only `before` may be null."""
+    """Return whether a line has all fields needed for a score. Only `before` may be null."""
     fields = {key: row[key] for key in _SCORE_TYPES.keys() & row.keys()}
     if len(fields) < len(_SCORE_TYPES):
         return False

@@ -1,4 +1,4 @@
-"""Metrics of a run: step time and its parts, throughput, loss spikes, slow steps."""
+"""Computes metrics for a run: step time by part, throughput, loss spikes, slow steps."""
 
 import math
 import statistics
@@ -35,13 +35,13 @@ WARM_UP_RULE = (
 
 @dataclass(frozen=True)
 class Summary:
-    """The results of a phase. A result is None if the run's files do not contain it."""
+    """Results from a phase. A result is None if it is not in the run's files."""
 
     iterations: int
     first_iteration: int
     last_iteration: int
     measured_iterations: int
-    """Number of iterations that the medians cover, which excludes the warm-up."""
+    """Number of iterations that the medians are computed from, without the warm-up."""
     segments: int
     repeated_iterations: int
     world_size: int
@@ -58,10 +58,10 @@ class Summary:
     """Total over all devices: global batch x sequence length / median seconds."""
     tokens_per_second_per_device: float | None
     tflops_per_device: float | None
-    """Median of the TFLOP/s per device that the trainer computed."""
+    """Median TFLOP/s per device, as computed by the trainer."""
     tflops_convention: str
     data_wait_share: float | None
-    """Share of the measured step time that was spent waiting for data."""
+    """Share of the measured step time spent waiting for data."""
     memory_bytes: int
     first_loss: float | None
     last_loss: float | None
@@ -73,7 +73,7 @@ class Summary:
     largest_grad_norm: float | None
     consumed_tokens: int
     validation_loss: float | None
-    """Loss of the last evaluation."""
+    """Loss in the last evaluation."""
 
 
 def measured(history: History) -> list[Step]:
@@ -154,7 +154,7 @@ def summarize(
 def _summarize_timing(
     measured_steps: Sequence[Step], global_batch: int, sequence_length: int
 ) -> _Timing:
-    """Return the step time, its spread, the throughput and the wait for data."""
+    """Return step time, spread, throughput and the wait for data."""
     if not measured_steps:
         return _Timing(
             None,
@@ -197,7 +197,7 @@ def _per_device(tokens_per_second: float | None, world_size: int) -> float | Non
 
 
 def _median_tflops(steps: Sequence[Step]) -> float | None:
-    """Return the median of the TFLOP/s that the trainer recorded, or None if it recorded none."""
+    """Return the median TFLOP/s recorded by the trainer, or None if none were recorded."""
     tflops = []
     for step in steps:
         if step.tflops_per_device is not None:
@@ -207,7 +207,7 @@ def _median_tflops(steps: Sequence[Step]) -> float | None:
 
 
 def _relative_fall(losses: Sequence[float]) -> float | None:
-    """Return the fall from the first loss to the last loss, as a share of the first loss."""
+    """Return how far the loss fell from first to last, as a share of the first loss."""
     if not losses or not losses[0]:
         return None
     return 1 - losses[-1] / losses[0]
@@ -218,9 +218,9 @@ def find_spikes(
     grad_norms: Mapping[int, float] = {},
     settings: AlarmSettings = NO_SETTINGS,
 ) -> tuple[Alarm, ...]:
-    """Return the spikes of a loss curve, each once.
+    """Return all spikes in a loss curve, each once.
 
-    The gradient norms (by iteration) show whether a jump is merely due to a batch of unusual text.
+    Gradient norms (by iteration) show whether a jump is merely due to a batch with unusual text.
 
     >>> curve = [(n, 3.0 + 0.01 * (n % 3)) for n in range(1, 60)]
     >>> curve[40] = (41, 7.5)
@@ -241,7 +241,7 @@ def find_spikes(
 
 
 def recovery(spike: Alarm, losses: Sequence[tuple[int, float]]) -> int | None:
-    """Return the first iteration after a spike whose loss is within 2 % of the usual loss.
+    """Return the first iteration after a spike at which the loss is within 2 % of the usual loss.
 
     Return None if the loss did not recover.
     """
@@ -272,7 +272,7 @@ def find_alarms(
 ) -> list[Alarm]:
     """Apply the rules that the trainer uses during training, and return the alarms.
 
-    `steps` are steps of our own runs, or records of any log.
+    `steps` are steps from our own runs, or records from any log.
     """
     watch = MetricWatch(settings)
     alarms: list[Alarm] = []
@@ -289,13 +289,13 @@ PARTS = (quantities.WAITING_FOR_DATA, "computing", "communication", "optimizer",
 
 
 def parts_of(step: Step) -> dict[str, float]:
-    """Return the seconds of a step by part. They add up to the step time.
+    """Return the seconds by part for a step. They add up to the step time.
 
     Time that the trainer did not measure is in `other`. If the engine does not measure
     `communication` separately, that time is in `computing`.
     """
     data_wait = min(step.data_wait_seconds, step.seconds)
-    # The trainer's forward-backward time includes the wait for a batch.
+    # The forward-backward time in the trainer includes the wait for a batch.
     forward_backward = max(0.0, step.forward_backward_seconds - data_wait)
     communication = min(step.communication_seconds, forward_backward)
     after_backward = max(0.0, step.seconds - data_wait - forward_backward)
@@ -310,7 +310,7 @@ def parts_of(step: Step) -> dict[str, float]:
 
 
 def step_parts_table(history: History) -> Table:
-    """Return a table of the parts of the measured steps: median, maximum and share of each part."""
+    """Return a table with the median, maximum and share for each part of the measured steps."""
     title = "Parts of a step"
     steps = measured(history)
     if not steps:
@@ -356,7 +356,7 @@ COLUMNS = {
     "segment": "segment",
     "time": "ended (UTC)",
 }
-"""Columns of the history's data frame, by the field of a step that they contain."""
+"""Data frame columns for the history, by the name of the field in a step."""
 REASON_RULE = (
     "a step's time runs from the end of the previous step to its own end; its reason is the "
     "longest recorded stall, if the recorded stalls are at least half of the time beyond the "
@@ -388,7 +388,7 @@ class _Stall:
 
     reason: str
     seconds: float
-    """Seconds beyond the usual delay of a step."""
+    """Seconds beyond the usual delay in a step."""
     evidence: str
 
 
@@ -408,7 +408,7 @@ def slow_steps_table(
     *,
     count: int = 10,
 ) -> Table:
-    """Return the steps that took longest, each with its reason and the evidence.
+    """Return the steps that took longest, each with the reason and the evidence.
 
     The reason is start, restart, save, evaluation, data wait or slow rank, or unknown if the
     records do not explain the step.
@@ -472,7 +472,7 @@ def _rank_times_by_step(history: History) -> dict[tuple[int, int], RankTimes]:
 
 
 def _slow_step_row(timed: _TimedStep, stalls: Sequence[_Stall], usual_seconds: float) -> Row:
-    """Return a step's row for the table of slow steps. The reason is the step's longest stall."""
+    """Return the row for a step in the table of slow steps. The reason is the longest stall."""
     over_seconds = timed.elapsed_seconds - usual_seconds
     longest = max(stalls, key=lambda stall: (stall.seconds, stall.reason))
     explained_seconds = sum(max(stall.seconds, 0.0) for stall in stalls)
@@ -492,7 +492,7 @@ def _slow_step_row(timed: _TimedStep, stalls: Sequence[_Stall], usual_seconds: f
 def _elapsed_seconds(step: Step, before: Step | None) -> float:
     """Return the seconds since the previous step ended.
 
-    The result is at least the step's own duration, because the clocks of two machines may differ.
+    The result is at least the measured step time, because clocks on two machines may differ.
     """
     if before is None or not before.time:
         return step.seconds
@@ -500,7 +500,7 @@ def _elapsed_seconds(step: Step, before: Step | None) -> float:
 
 
 def _lag(seconds: Sequence[float]) -> float:
-    """Return the delay of the slowest rank relative to the median rank, or to the faster of two."""
+    """Return the lag of the slowest rank behind the median rank, or behind the faster of two."""
     return max(seconds) - statistics.median_low(seconds)
 
 
@@ -515,7 +515,7 @@ def _data_stall(step: Step, usual_wait: float) -> _Stall:
 
 
 def _rank_stall(rank_times: RankTimes, usual_lag: float) -> _Stall:
-    """Return the stall caused by the slowest rank, minus the usual lag of the slowest rank."""
+    """Return the stall caused by the slowest rank, minus the usual lag."""
     slowest_seconds = max(rank_times.seconds)
     slowest_rank = rank_times.seconds.index(slowest_seconds)
     lag = _lag(rank_times.seconds)
@@ -532,7 +532,7 @@ def _stalls_before(
     validation: Sequence[ValidationLoss],
     events: Sequence[Event],
 ) -> list[_Stall]:
-    """Return the stalls between the end of the previous step and the end of this one."""
+    """Return the stalls from the end of the previous step to the end of this one."""
     events_between = [event for event in events if before.time <= event.time <= step.time]
     if before.segment != step.segment:
         return [_restart_stall(step, before, events_between)]

@@ -1,4 +1,4 @@
-"""Counts a training run's copies in node memory from its events."""
+"""Counts copies in node memory, based on the events in a training run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from runbook.results.messages import ResultMessage
 
 @dataclass(frozen=True)
 class NearCopyCounts:
-    """Numbers of copies in node memory that a training run wrote and read."""
+    """How often a training run wrote copies to node memory, and read them."""
 
     iteration: int
-    """Iteration of the newest copies in the latest report. There is a report at each save to the
-    shared file system.
+    """Iteration at which the newest copies in the latest report were written. There is a report at
+    each save to the shared file system.
     """
     copies: int
     left_out: int
@@ -46,7 +46,7 @@ class NearCopyCounts:
 
 
 def near_copies(events: Iterable[Event]) -> NearCopyCounts | None:
-    """Return the counts from a training run's events, or None if it kept no copies."""
+    """Return the counts from the events in a training run, or None if no copies were kept."""
     events = list(events)
     saves = events_named(events, "near_saved")
     sources = [event.source for event in events_named(events, "resumed")]

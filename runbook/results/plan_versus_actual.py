@@ -1,4 +1,4 @@
-"""Compares the planned values of a training run with the measured values."""
+"""Compares planned with measured values for a training run."""
 
 import math
 from collections.abc import Mapping
@@ -53,11 +53,11 @@ def plan_versus_actual(planned: Numbers, actual: Numbers, remarks: Mapping[str, 
 
 
 def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
-    """Return a phase's planned values from plan.json, named as in `actual_numbers`."""
+    """Return the planned values for a phase from plan.json, named as in `actual_numbers`."""
     spec = plan.phases[phase]
     time = plan.time[phase]
     memory = plan.memory[phase]
-    # If the processes of a node share its memory, as on CPUs, the limit applies to the whole node.
+    # If processes share the node memory, as on CPUs, the limit applies to the whole node.
     processes = spec.parallel.world_size if memory.limit_of == "node" else 1
     process_bytes = (memory.least_bytes or 0) / processes
     return {
@@ -76,7 +76,7 @@ def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
 
 
 def _planned_useful_time(plan: Plan, phase: str) -> float | None:
-    """Return the percentage of useful time that the plan expects.
+    """Return what percentage of the time is expected to be useful.
 
     Return None if no failure rate is known.
     """

@@ -13,7 +13,7 @@ from runbook.planning.cost.accelerators import find_accelerator
 RESULTS = "published_results.csv"
 PEAKS = "hardware_peaks.csv"
 THIS_RUN = "this run"
-"""Name of this run in a table of published results."""
+"""Name used for this run in a table of published results."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ def _number(text: str) -> float | None:
 
 
 def read_table(name: str) -> list[dict[str, str]]:
-    """Return the rows of a table in the folder `published`, as text."""
+    """Return the rows in a table from the folder `published`, as text."""
     text = files("runbook.results").joinpath("published", name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 
 @cache
 def published_results() -> tuple[Published, ...]:
-    """Return all rows of the table of published results."""
+    """Return all rows in the table of published results."""
     rows = read_table(RESULTS)
     # Line 1 of the file contains the column names
     return tuple(_published_result(row, line) for line, row in enumerate(rows, start=2))
@@ -93,7 +93,7 @@ def same_device(first_name: str, second_name: str) -> bool:
 
 
 def peak_tflops(device: str, precision: str) -> float | None:
-    """Return a device's dense peak in TFLOP/s from the datasheet, or None if it is unknown.
+    """Return the dense peak in TFLOP/s from the datasheet, or None if unknown.
 
     >>> peak_tflops("H100-SXM", "bf16"), peak_tflops("MI250X-GCD", "fp16")
     (989.4, 191.5)

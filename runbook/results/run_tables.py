@@ -26,7 +26,7 @@ from runbook.results.published_results import (
 
 @dataclass(frozen=True)
 class _Number:
-    """A row of the table of results."""
+    """A row in the results table."""
 
     what: str
     value: float | None
@@ -37,9 +37,9 @@ class _Number:
 def numbers_table(
     summary: Summary, *, title: str = "Numbers of this run", history: History | None = None
 ) -> Table:
-    """Return a table of the measured values.
+    """Return a table with the measured values.
 
-    Each value has a unit, a remark and its source lines.
+    Each value has a unit, a remark and the lines that it comes from.
     """
     lines = _lines(history) if history is not None and history.steps else {}
     all_lines = lines.get("all", "metrics.jsonl")
@@ -112,7 +112,7 @@ def _other_numbers(summary: Summary) -> list[_Number]:
 
 
 def _lines(history: History) -> dict[str, str]:
-    """Return the file and lines from which each value comes: the line of a step, or all steps."""
+    """Return the file and lines that each value comes from: one step, or all steps."""
     path = history.source
     steps = history.steps
     lines = {
@@ -150,7 +150,7 @@ def speed_table(
     precision: str,
     peak: float | None,
 ) -> Table:
-    """Return a table of TFLOP/s in every convention, with MFU or HFU if the peak is known."""
+    """Return a table with TFLOP/s in every convention, and MFU or HFU if the peak is known."""
     rows = []
     for name, convention in CONVENTIONS.items():
         tflops = None
@@ -207,7 +207,7 @@ def published_table(
     precision: str,
     peak: float | None,
 ) -> Table:
-    """Return a table of this run, followed by the published results most similar to it.
+    """Return a table with this run, followed by the published results most similar to it.
 
     Speeds in tokens/s/device are compared only between runs on the same device and of similar size.
     Other rows serve as context, and say why they are not comparable.
@@ -244,7 +244,7 @@ def _this_run(
     precision: str,
     peak: float | None,
 ) -> Published:
-    """Return this run as a row of published results."""
+    """Return this run in the form of a published result."""
     share = _percent_of_peak(summary.tflops_per_device, peak)
     convention = CONVENTIONS.get(summary.tflops_convention)
     kind = convention.kind if convention else None
@@ -288,7 +288,7 @@ def _published_row(
 
 
 def why_not_comparable(result: Published, parameters: int, device: str) -> str:
-    """Return the reason why a published speed and this run's speed are not comparable, or ''.
+    """Return why a published speed cannot be compared with this run, or '' if it can.
 
     >>> result = nearest(125e6, device="A100-80GB")[0]
     >>> why_not_comparable(result, 124_000_000, "A100-80GB")
@@ -308,7 +308,7 @@ def why_not_comparable(result: Published, parameters: int, device: str) -> str:
 def loss_table(
     history: History, validation: Sequence[ValidationLoss] = (), *, vocabulary: int = 0
 ) -> Table:
-    """Return a table of facts about the loss curve: ends, lowest point, restarts and alarms."""
+    """Return a table with facts about the loss curve: ends, lowest point, restarts and alarms."""
     rows = []
     if vocabulary:
         first_loss = math.log(vocabulary)
@@ -355,7 +355,7 @@ def _loss_row(
 
 
 def _curve_rows(history: History, validation: Sequence[ValidationLoss]) -> list[Row]:
-    """Return the rows about single steps, each with the step's line number in metrics.jsonl."""
+    """Return the rows about single steps, each with the line number in metrics.jsonl."""
     steps = {step.iteration: step for step in history.steps}
     rows: list[Row] = []
 
@@ -401,7 +401,7 @@ def _curve_rows(history: History, validation: Sequence[ValidationLoss]) -> list[
 def throughput_table(
     history: History, *, sequence_length: int, planned: float | None = None
 ) -> Table:
-    """Return a table of each segment's speed, which makes a slowdown or a slow restart visible."""
+    """Return a table with the speed in each segment, to show slowdowns and slow restarts."""
     rows = []
     for steps in by_segment(measured(history)):
         first = steps[0]
@@ -424,13 +424,13 @@ def throughput_table(
 
 
 LUMI_CONVENTION = "megatron-deepspeed-f4"
-"""FLOP formula of the log from LUMI.
+"""FLOP formula used in the log from LUMI.
 
-The script for LUMI recomputes activations, and its log counts the forward pass twice, so the log
+The script for LUMI recomputes activations, and the log counts the forward pass twice, so it
 contains hardware FLOP/s, not model FLOP/s.
 """
 KEPT_CONVENTION = "megatron-deepspeed-f3"
-"""Formula that the same program's log uses without recomputation."""
+"""Formula that the same program uses in the log if nothing is recomputed."""
 
 
 @dataclass(frozen=True)
@@ -439,7 +439,7 @@ class ThroughputRow:
 
     model: str
     shape: ModelShape
-    """The model, with the vocabulary padded for this layout's tensor-parallel size."""
+    """The model, with the vocabulary padded for the tensor-parallel size in this layout."""
     parallel: Layout
     devices_per_node: int
     recompute: str = "full"
@@ -453,7 +453,7 @@ class ThroughputRow:
 
     @property
     def convention(self) -> str:
-        """Return the name of the FLOP formula for the column T (TFLOP/s per device)."""
+        """Return the name of the FLOP formula used for the column T (TFLOP/s per device)."""
         if self.recompute == "none":
             return KEPT_CONVENTION
         return LUMI_CONVENTION
@@ -474,7 +474,7 @@ def results_table(
     precision: str,
     source: str,
 ) -> Table:
-    """Return the table of the LUMI document for any runs, computed from samples/s."""
+    """Return the table from the LUMI document for any runs, computed from samples/s."""
     peak = peak_tflops(device, precision)
     table_rows = [_results_row(row, peak, source) for row in rows]
     conventions = sorted({row.convention for row in rows} or {LUMI_CONVENTION})
@@ -493,9 +493,9 @@ def results_table(
 
 SAMPLES_PER_SECOND = "T (samples/s)"
 TFLOPS_PER_DEVICE = "T (TFLOP/s per device)"
-"""A column of the LUMI document's own table."""
+"""A column in the original table in the LUMI document."""
 NEVER_MEASURED = "never measured"
-"""The verdict on a run without a measured speed."""
+"""Verdict on a run without a measured speed."""
 
 
 def _results_row(row: ThroughputRow, peak: float | None, source: str) -> Row:
@@ -530,10 +530,9 @@ def _results_row(row: ThroughputRow, peak: float | None, source: str) -> Row:
 def scaling_table(
     points: Sequence[tuple[str, int, float]], *, source: str = "metrics.jsonl of each run"
 ) -> Table:
-    """Return a table of the scaling efficiency of each point (label, devices, samples/s).
+    """Return a table with the scaling efficiency at each point (label, devices, samples/s).
 
-    Efficiency is a point's samples/s/device, divided by the samples/s/device with the fewest
-    devices.
+    Efficiency is samples/s/device divided by the samples/s/device with the fewest devices.
 
     >>> table = scaling_table([("1 node", 8, 2.686), ("2 nodes", 16, 4.711)])
     >>> round(table.rows[1]["efficiency (%)"], 1)

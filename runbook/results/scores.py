@@ -1,4 +1,4 @@
-"""Compares the scores of a run's weights before and after training."""
+"""Compares scores before and after training."""
 
 import math
 import re
@@ -61,7 +61,7 @@ class Score:
 
     @property
     def chance(self) -> float | None:
-        """Return by how much the change of a share over this many samples varies by chance (95 %).
+        """Return how much a change in a share over this many samples varies by chance (95 %).
 
         Return None if the score is not a share, or if a value is missing.
         """
@@ -108,7 +108,7 @@ def show_score(value: float | None) -> str:
 
 
 def read_main_scores(folder: Path) -> tuple[Score, ...]:
-    """Return a run's scores, except scores of single types of minimal pair.
+    """Return the scores for a run, except those for single types of minimal pair.
 
     The result is empty if nothing was measured.
     """
@@ -116,7 +116,7 @@ def read_main_scores(folder: Path) -> tuple[Score, ...]:
 
 
 def as_scores(rows: Iterable[Row]) -> tuple[Score, ...]:
-    """Return rows of `evaluation/*.jsonl` as scores, leaving out single types of minimal pair."""
+    """Convert rows in `evaluation/*.jsonl` to scores, leaving out single types of minimal pair."""
     return tuple(Score(**row) for row in rows if row["measure"] != PHENOMENON)
 
 

@@ -1,4 +1,4 @@
-"""Finds the slow ranks of a finished run.
+"""Finds slow ranks in a finished run.
 
 During the training, `runbook.plan_file.slow_ranks` finds slow ranks.
 """
@@ -21,7 +21,7 @@ STRAGGLER_RULE = (
 
 
 def slow_ranks_table(history: History, *, count: int = 8) -> Table:
-    """Return a table of the ranks, slowest first.
+    """Return a table with the ranks, slowest first.
 
     If there are no times to compare, the table has no rows, only a note with the reason. Only steps
     with the most recent world size are used, because after a restart on fewer devices, a rank
@@ -62,7 +62,7 @@ def slow_ranks_table(history: History, *, count: int = 8) -> Table:
 
 
 def _comparable_rank_times(history: History) -> list[RankTimes]:
-    """Return the rank times of the measured steps that ran with the most recent world size."""
+    """Return the rank times for measured steps that ran with the most recent world size."""
     measured_keys = {(step.segment, step.iteration) for step in measured(history)}
     times = []
     for rank_times in history.rank_times:
@@ -79,7 +79,7 @@ def _comparable_rank_times(history: History) -> list[RankTimes]:
 
 
 def _count_slowest(times: Sequence[RankTimes]) -> Counter[int]:
-    """Return how often each rank was the slowest of a step."""
+    """Return how often each rank was the slowest in a step."""
     times_slowest = Counter[int]()
     for rank_times in times:
         slowest_rank = rank_times.seconds.index(max(rank_times.seconds))

@@ -1,4 +1,4 @@
-"""Accounts for the wall time of a run: productive steps, interruptions, device-hours and cost.
+"""Accounts for the wall time in a run: productive steps, interruptions, device-hours and cost.
 
 - productive: steps that count, each once, without the wait for data
 - lost work: steps that were repeated after a restart from an earlier checkpoint
@@ -23,7 +23,7 @@ from runbook.results.messages import ResultMessage
 from runbook.results.metrics import Summary
 
 ENDINGS = ("saved", "stopped", "failed", "finished")
-"""Names of events that a job may write after its last step."""
+"""Names of events that a job may write after the last step."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Interruption:
 
     job: str
     step: int
-    """The last iteration of the job that ended."""
+    """The last iteration in the job that ended."""
     cause: str
     detection_seconds: float
     restart_seconds: float
@@ -45,11 +45,11 @@ class Interruption:
 
 @dataclass(frozen=True)
 class WallTime:
-    """The breakdown of a run's wall time over all its jobs. The parts add up to the wall time."""
+    """Breakdown of the wall time over all jobs in a run. The parts add up to the wall time."""
 
     wall_seconds: float
     parts: Mapping[str, float]
-    """Seconds of each part by name. The productive time is last."""
+    """Seconds in each part by name. The productive time is last."""
     jobs: int
     steps: int
     lost_steps: int
@@ -61,19 +61,19 @@ class WallTime:
     No device is allocated to the run during this time.
     """
     productive_device_seconds: float | None = None
-    """Device-seconds of the productive steps, without the time spent waiting for data.
+    """Device-seconds in productive steps, without the time spent waiting for data.
 
-    If the value is None, every device of the job counts for the whole productive time.
+    If the value is None, every device in the job counts for the whole productive time.
     """
     devices_of_job: int = 0
-    """Number of devices of a job that continued with fewer devices for a while.
+    """Number of devices in the job, if it continued with fewer for a while.
 
-    If the value is 0, all devices trained all the time.
+    0 means that all devices trained all the time.
     """
 
     @property
     def goodput(self) -> float | None:
-        """Return the ratio of productive time to wall time, or None if the wall time is 0."""
+        """Return the ratio of productive time to wall time, or None if no time has passed."""
         if self.wall_seconds <= 0:
             return None
         return self.parts["productive"] / self.wall_seconds
@@ -82,7 +82,7 @@ class WallTime:
 def account_wall_time(
     history: History, validation: Sequence[ValidationLoss] = (), events: Sequence[Event] = ()
 ) -> WallTime | None:
-    """Return the breakdown of a run's wall time, or None if no step was completed."""
+    """Return the breakdown of the wall time, or None if no step was completed."""
     steps = sorted(
         (*history.steps, *history.repeated), key=lambda step: (step.segment, step.iteration)
     )
@@ -117,9 +117,9 @@ def account_wall_time(
 
 
 def _devices_of_job(history: History, events: Sequence[Event]) -> int:
-    """Return the number of devices allocated to a job whose number of replicas changed, or else 0.
+    """Return how many devices the job was allocated if the number of replicas changed, or else 0.
 
-    The steps alone do not show this number if the job never had all its replicas.
+    The steps alone do not show this number if the job never ran with all replicas.
     """
     changes = events_named(events, REPLICAS_CHANGED)
     if not changes:
@@ -146,7 +146,7 @@ def _lost_seconds(
     events: Sequence[Event],
     interruptions: Sequence[Interruption],
 ) -> dict[str, float]:
-    """Return the seconds without productive training after the start-up, by cause."""
+    """Return the seconds after the start-up without productive training, by cause."""
     saves = events_named(events, "saved")
     near = events_named(events, "near_saved")
     return {
@@ -160,7 +160,7 @@ def _lost_seconds(
 
 
 def wall_time_table(account: WallTime, title: str = "Where the time went") -> Table:
-    """Return a table with the seconds and the share of every part of the wall time."""
+    """Return a table with seconds and share for every part of the wall time."""
     wall_seconds = account.wall_seconds
     rows = []
     for name, seconds in [("wall time", wall_seconds), *account.parts.items()]:
@@ -171,7 +171,7 @@ def wall_time_table(account: WallTime, title: str = "Where the time went") -> Ta
 
 
 def interruptions_table(account: WallTime, title: str = "Interruptions") -> Table:
-    """Return a table with the place, the cause and the cost of each interruption."""
+    """Return a table that shows where each interruption occurred, why, and what it cost."""
     rows = []
     for interruption in account.interruptions:
         rows.append(
@@ -192,7 +192,7 @@ def interruptions_table(account: WallTime, title: str = "Interruptions") -> Tabl
 def stalls_table(
     validation: Sequence[ValidationLoss], events: Sequence[Event], *, wall_seconds: float
 ) -> Table:
-    """Return a table of how often and how long checkpoints and evaluations paused the training."""
+    """Return a table with how often and how long checkpoints and evaluations paused training."""
     saves = [event for event in events_named(events, "saved") if event.seconds is not None]
     save_seconds = [event.stalled_seconds for event in saves]
     evaluation_seconds = [evaluation.seconds for evaluation in validation]
@@ -224,7 +224,7 @@ def _interruptions(steps: Sequence[Step], events: Sequence[Event]) -> tuple[Inte
 
 
 def _interruption(last: Step, following: Step, events: Sequence[Event]) -> Interruption:
-    """Return the interruption between a job's last step and the first step of the next job."""
+    """Return the interruption between the last step in a job and the first step in the next job."""
     resumed_at = following.time - following.seconds
     trainer_events = []
     for event in events:
@@ -258,7 +258,7 @@ def _job_at(events: Sequence[Event], moment: float) -> str:
 
 
 def _last_source(events: Sequence[Event], start: float, end: float) -> str:
-    """Return the source of the last resume in this period, or an empty string."""
+    """Return where the last resume in this period loaded its state from, or an empty string."""
     sources = []
     for event in events_named(events, "resumed"):
         if start <= event.time <= end:
@@ -268,7 +268,7 @@ def _last_source(events: Sequence[Event], start: float, end: float) -> str:
 
 
 def _find_end(events: Sequence[Event], last_step_at: float, resumed_at: float) -> Event | None:
-    """Return the event `ended` between two steps, or None if the job's end was not noticed."""
+    """Return the event `ended` between two steps, or None if nobody noticed that the job ended."""
     for event in sorted(events_named(events, "ended"), key=_ended_at):
         if last_step_at - 1 <= _ended_at(event) <= resumed_at:
             return event
@@ -279,7 +279,7 @@ def _find_end(events: Sequence[Event], last_step_at: float, resumed_at: float) -
 def _queue_seconds(
     submitted_at: float, submitted: Sequence[float], started: Sequence[float]
 ) -> float:
-    """Return the seconds from a job's submission to its start.
+    """Return how many seconds passed from submitting a job to its start.
 
     Return 0 if the next job was submitted before this job started.
     """
@@ -290,7 +290,7 @@ def _queue_seconds(
 
 
 def _chain_waits(events: Sequence[Event]) -> list[float]:
-    """Return, for each job of a chain, the seconds from its end to the start of the next job.
+    """Return, for each job in a chain, the seconds from its end to the start of the next job.
 
     The jobs share a folder, and the user submitted only the first job.
     """
@@ -331,7 +331,7 @@ def _ended_at(event: Event) -> float:
 
 @dataclass(frozen=True)
 class Rates:
-    """Price and power of a device. A field is None if its value is not stated."""
+    """Price and power per device. A field is None if no value is stated."""
 
     price_per_device_hour: float | None = None
     currency: str = ""
@@ -339,12 +339,11 @@ class Rates:
     """Watts per device, either measured or from the datasheet, as `watts_source` states."""
     watts_source: str = ""
     held_devices: float = 1.0
-    """Number of allocated devices per training device, which is above 1 if a job has spare nodes.
-    """
+    """Number of allocated devices per training device; more than 1 if a job has spare nodes."""
 
 
 def cost_table(summary: Summary, account: WallTime, rates: Rates) -> Table:
-    """Return a table of the run's device-hours, energy and cost up to now.
+    """Return a table with the device-hours, energy and cost up to now.
 
     The values cover the wall time except the time spent waiting for jobs to start.
     """
@@ -374,7 +373,7 @@ def projection_table(
     goodput: float | None,
     rates: Rates,
 ) -> Table:
-    """Return a table of the time and cost of training on a number of tokens at this run's speed.
+    """Return a table with the time and cost to train on this many tokens at the same speed.
 
     Without `goodput`, the table shows the best case.
     """

@@ -1,4 +1,4 @@
 """The trainer, which requires torch and megatron-core.
 
-The trainer reads `plan.json` and no other file of the runbook.
+The trainer reads `plan.json` and no other runbook file.
 """

@@ -1,4 +1,4 @@
-"""`python -m runbook.training plan.json [--phase 04-training]`: one rank of a training job."""
+"""`python -m runbook.training plan.json [--phase 04-training]`: run one rank in a training job."""
 
 import argparse
 import atexit
@@ -27,14 +27,14 @@ def train_rank(
 ) -> int:
     """Train, and return the exit code. Errors are recorded in events.jsonl before they are raised.
 
-    Training stops after step `until` without a save. If `until` is 0, it runs to its planned end.
+    Training stops after step `until` without a save. If `until` is 0, it runs to the planned end.
     """
     stopping.limit_seconds = spec.limits.exit_duration_seconds
     # megatron-core warns at import that Apex and Transformer Engine are missing. This trainer uses
     # CausalAttention instead.
     warnings.filterwarnings("ignore", module=r"megatron\..*")
-    # megatron-core 0.16 also warns that the CPU's random state changed while the GPU's was forked
-    # (on a CPU both are the same state), and 0.19 warns about its own future changes.
+    # megatron-core 0.16 also warns that the CPU random state changed while the GPU random state was
+    # forked (on a CPU both are the same), and 0.19 warns about future changes.
     logging.getLogger("megatron.core").setLevel(logging.ERROR)
     # A CUDA build of torch warns if it finds a CUDA toolkit but no GPU. The trainer builds no CUDA
     # kernels on such a machine.

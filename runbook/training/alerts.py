@@ -24,23 +24,23 @@ class NotAllowedError(Exception):
     """Raised if the user has not allowed a command. The error text explains how to allow it."""
 
 
-CHANNEL_SECONDS = 10.0  # Seconds to wait for a channel's answer
+CHANNEL_SECONDS = 10.0  # Seconds to wait for an answer from a channel
 SENT_EVENTS = {"failed": TrainingMessage.TRAINING_FAILED}
-"""Events of events.jsonl that are sent like alarms.
+"""Events in events.jsonl that are sent like alarms.
 
-An event's fields fill the placeholders of its message.
+The fields in an event fill the placeholders in the message.
 """
 
 
 class AlertSender:
-    """Sends a training run's alarms to its channels.
+    """Sends alarms about a training run to the channels chosen for it.
 
     A slow or broken channel does not delay the training.
     """
 
     def __init__(self, spec: PhasePlan) -> None:
         self.spec = spec
-        # By channel, the thread that failed first: each channel's failure is reported once
+        # By channel, the thread that failed first: a broken channel is reported only once
         self._broken: dict[str, Thread] = {}
         self._threads: list[Thread] = []
 
@@ -71,7 +71,7 @@ class AlertSender:
                     self._threads[-1].start()
 
     def send_event(self, event: Mapping[str, object]) -> None:
-        """Send an event of events.jsonl if it is one of `SENT_EVENTS`."""
+        """Send an event from events.jsonl if it is one of `SENT_EVENTS`."""
         message = SENT_EVENTS.get(str(event["event"]))
         if message is not None:
             self.send(message.fill(**event), event)
@@ -94,7 +94,7 @@ class AlertSender:
                 )
         except (OSError, ValueError, HTTPException, subprocess.SubprocessError) as error:
             if self._broken.setdefault(key, current_thread()) is current_thread():
-                # The error's own text is left out, because it may contain the address.
+                # The error text is left out, because it may contain the address.
                 names = ("code", "reason", "returncode", "strerror")
                 detail = next(
                     (value for name in names if (value := getattr(error, name, None))), ""
@@ -131,10 +131,10 @@ def post(reference: str, content: Mapping[str, object]) -> None:
 
 
 def pipe(command: str, content: Mapping[str, object]) -> None:
-    """If the user has allowed this command, run it with the message on its standard input."""
+    """If the user has allowed this command, run it with the message on standard input."""
     if not is_allowed(command):
         raise NotAllowedError(how_to_allow(command))
-    # A child process that keeps running must not hold a pipe of this process open
+    # A child process that keeps running must not hold a pipe to this process open
     silent, text = (
         subprocess.DEVNULL,
         f"{content['text']}\n".encode(),

@@ -1,4 +1,4 @@
-"""Reads a rank's micro-batches; during training, a thread reads them ahead of time."""
+"""Reads the micro-batches for a rank; during training, a thread reads them ahead of time."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ Batch: TypeAlias = dict[str, torch.Tensor]
 
 
 class BatchReader:
-    """Micro-batches of this rank's replica, on its device.
+    """Micro-batches for the replica that this rank belongs to, on its device.
 
     Each micro-batch is read when it is requested.
     """
@@ -56,12 +56,12 @@ class BatchReader:
         consumed_samples: int,
         num_microbatches: int,
     ) -> Iterator[Batch]:
-        """Yield the micro-batches of one step."""
+        """Yield the micro-batches for one step."""
         for indices in self.share.indices(consumed_samples, num_microbatches):
             yield self.deliver(partial(self.read, dataset, indices))
 
     def deliver(self, read: Callable[[], Batch]) -> Batch:
-        """Return the next micro-batch on this rank's device.
+        """Return the next micro-batch on the device used by this rank.
 
         The micro-batch comes from `read`, or from the tensor-parallel rank that reads it.
         """
@@ -82,7 +82,7 @@ class BatchReader:
             return _unpack(message)
 
     def _on_device(self, value: torch.Tensor) -> torch.Tensor:
-        """Move a micro-batch to this rank's device.
+        """Move a micro-batch to the device used by this rank.
 
         The source is pinned memory, because the host would otherwise wait for the GPU.
         """
@@ -95,7 +95,7 @@ class BatchReader:
     def read(self, dataset: Any, indices: range) -> Batch:
         """Read the samples with these indices into a micro-batch in host memory.
 
-        A rank of a context-parallel group gets only its pieces of each sample.
+        A rank in a context-parallel group gets only its own pieces of each sample.
         """
         samples = [dataset[index] for index in indices]
         batch = {}
@@ -119,9 +119,9 @@ _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
 
 
 def _pack(batch: Batch) -> torch.Tensor:
-    """Pack a micro-batch into one message of 32-bit numbers.
+    """Pack a micro-batch into one message with 32-bit numbers.
 
-    No token id needs more than 32 bits, and the bits of the mask are copied unchanged.
+    No token id needs more than 32 bits, and the mask is copied bit by bit.
     """
     parts = []
     for key in _KEYS:
@@ -155,7 +155,7 @@ At most two pieces (of 1.8 MB) are kept in memory.
 
 
 class ReadAhead:
-    """Micro-batches of a training run, which a thread reads while earlier ones are computed.
+    """Micro-batches for a training run, which a thread reads while earlier ones are computed.
 
     For a GPU, the thread reads them into pinned memory. Training uses the samples in sequence,
     whatever the batch ramp. If training skips samples or goes back, reading restarts at the new
@@ -194,7 +194,7 @@ class ReadAhead:
         consumed_samples: int,
         num_microbatches: int,
     ) -> Iterator[Batch]:
-        """Yield the micro-batches of one step."""
+        """Yield the micro-batches for one step."""
         for number in range(num_microbatches):
             start = consumed_samples + number * self._stride
             yield self._reader.deliver(partial(self._wait_for_batch, dataset, start))
@@ -242,7 +242,7 @@ class ReadAhead:
             batches, dataset, first, num_batches = order
             try:
                 if on_gpu:
-                    # Memory is pinned for the thread's current device, and each thread has its own.
+                    # Memory is pinned for the current device, and each thread has its own.
                     torch.cuda.set_device(self._reader.device)
 
                 for indices in self._reader.share.indices(first, num_batches):

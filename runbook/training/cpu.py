@@ -3,14 +3,14 @@
 This module replaces the torch.cuda functions that megatron-core calls, and speeds up matmuls.
 
 megatron-core 0.16 always asks `torch.cuda` for the current device, random states and tensor type
-names. On a CPU, this module replaces the functions that return them. If torch sees a GPU, this
+names. On a CPU, this module replaces the functions that return these. If torch sees a GPU, this
 module changes nothing.
 
 torch multiplies float32 matrices with MKL, which uses its AVX2 code on processors not made by
 Intel: 105 GFLOP/s per Zen 5 core. oneDNN, which torch uses for 16-bit numbers, reaches 200 to 250
 GFLOP/s in all three matmuls of a linear layer (torch 2.13, 2026-11-22). Both accumulate in float32.
-On a processor without bfloat16 instructions, torch's bfloat16 matmul is 5 to 80 times slower than
-its float32 matmul. There, the factors are widened to float32, and the result is rounded once.
+On a processor without bfloat16 instructions, a bfloat16 matmul in torch is 5 to 80 times slower
+than a float32 matmul. There, the factors are widened to float32, and the result is rounded once.
 """
 
 import ctypes
@@ -89,7 +89,7 @@ def keep_freed_memory() -> None:
     """Let glibc keep freed blocks instead of returning each one to the kernel.
 
     Activations are allocated and freed in every micro-batch. Faulting in their pages each time took
-    10 to 15 % of a step of the 12 x 512 model (measured 2026-11, glibc 2.36); the pages of the
+    10 to 15 % of a step with the 12 x 512 model (measured 2026-11, glibc 2.36); the pages for the
     logits alone took 4 % (2026-11-23). Other C libraries are left unchanged.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -101,9 +101,9 @@ def keep_freed_memory() -> None:
 
 
 def _answer_random_states() -> None:
-    """Make the functions for a GPU's random state use the CPU's generator.
+    """Make the functions for GPU random states use the generator on the CPU.
 
-    Megatron's forked "GPU" states become states of the CPU's default generator.
+    The "GPU" states that Megatron forks become states of the default generator on the CPU.
     """
     from megatron.core.tensor_parallel import random
 
@@ -131,7 +131,7 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-# Number of a layer's outputs whose weight gradient one matmul computes
+# One matmul computes the weight gradient for this many outputs of a layer
 OUTPUT_BLOCK = 2048
 
 SUM_DEPTH = 256
@@ -140,8 +140,8 @@ SUM_DEPTH = 256
 With this number, the error in the result is 3e-7 of its norm, as with MKL.
 
 By default, oneDNN sums a thousand products at a time, with an error of 6e-7. With this error, one
-in a million weights differs by 1.1e-5 from a plain program's after Adam's first step. The smaller
-sums cost 2 to 3 % of a step of the 12 x 512 model.
+in a million weights differs by 1.1e-5 from a plain program after the first Adam step. The smaller
+sums cost 2 to 3 % of a step with the 12 x 512 model.
 """
 
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -186,7 +186,7 @@ def widen_every_half_matmul() -> None:
 
 
 _MATMULS = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-"""Kept for the life of the process, because torch removes the kernels when the library object is
+"""Kept as long as the process runs, because torch removes the kernels when the library object is
 freed."""
 
 
@@ -260,7 +260,7 @@ def add_weight_gradient(gradient: torch.Tensor, values: torch.Tensor, total: tor
     """Add `gradient.t() @ values` to `total`, block by block.
 
     oneDNN copies a float32 factor that is sliced or transposed. With blocks, the whole gradient
-    (perhaps of all logits) is never copied. If `values` is the smaller factor, it is copied once.
+    (perhaps for all logits) is never copied. If `values` is the smaller factor, it is copied once.
     """
     by_onednn = values.dtype == torch.float32 and onednn_is_faster()
     if by_onednn and gradient.shape[1] > values.shape[1]:

@@ -44,7 +44,7 @@ class CacheFault(Enum):
 
 @dataclass(frozen=True)
 class CacheCheck:
-    """The faults of the cache at this start, and its current checksums."""
+    """The faults found in the cache at this start, and the current checksums."""
 
     faults: Mapping[str, CacheFault] = field(default_factory=dict)
     """Files that were removed and rebuilt."""
@@ -53,13 +53,13 @@ class CacheCheck:
 
     @property
     def changed(self) -> list[str]:
-        """Files whose content has changed since they were built."""
+        """Return the files that have changed since they were built."""
         return sorted(name for name, fault in self.faults.items() if fault is CacheFault.CHANGED)
 
 
 @dataclass(frozen=True)
 class _Verified:
-    """A file whose content has been compared with its checksum at this start."""
+    """A file that has been compared with its checksum at this start."""
 
     changed_at: int
     """Modification time in nanoseconds. If the file was modified later, it is read again."""
@@ -80,8 +80,8 @@ class CacheFolder:
     def remove_faulty(self, indexes: Sequence[Path]) -> None:
         """Remove the cached files that must not be read, and record the reasons.
 
-        `indexes` are the .idx files of the text. An order that is older than one of these files was
-        made from a different text.
+        `indexes` are the .idx files for the text. An order that is older than one of these files
+        was made from a different text.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ class CacheFolder:
 
 
 def other_order(saved: Mapping[str, str], planned: Mapping[str, str]) -> list[str]:
-    """Return the files whose content has changed since a checkpoint was saved.
+    """Return the files that have changed since a checkpoint was saved.
 
     A longer training run uses different file names and starts with the same samples, so its files
     are not compared.
@@ -140,7 +140,7 @@ def other_order(saved: Mapping[str, str], planned: Mapping[str, str]) -> list[st
 
 
 def _fault(path: Path, newest_text: int, built: CachedFile | None) -> CacheFault | None:
-    """Return the reason not to read a cached file, or None if it was built from this text."""
+    """Return why a cached file must not be read, or None if it was built from this text."""
     try:
         numpy.load(path, mmap_mode="r")
     except (ValueError, OSError):

@@ -1,6 +1,6 @@
-"""Makes a training run's datasets, whose sequences megatron-core draws from the token files.
+"""Makes the datasets for a training run. megatron-core draws sequences from the token files.
 
-The order of the sequences depends only on the seed and the text.
+Their order depends only on the seed and the text.
 """
 
 from collections.abc import Mapping
@@ -33,10 +33,11 @@ class TrainingDatasets:
 
 
 def make_datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> TrainingDatasets:
-    """Return the datasets of a training run.
+    """Return the datasets for a training run.
 
     All ranks call this function together, and rank 0 builds the caches. `tokens` is the number of
-    tokens in each file. A text's weight is divided among its files in proportion to their tokens.
+    tokens in each file. The weight of a text is divided among its files in proportion to their
+    tokens.
     """
     data = spec.data
     evaluates = spec.evaluation.interval > 0 and spec.evaluation.iterations > 0
@@ -80,7 +81,7 @@ def _dataset_config(spec: PhasePlan, tokens: Mapping[str, int]) -> GPTDatasetCon
             files["blend"] = train_files
             files["split"] = data.split
 
-    # The tokenizer attributes that megatron-core's datasets need. Nothing is tokenized here.
+    # The tokenizer attributes needed by megatron-core datasets. Nothing is tokenized here.
     tokenizer = SimpleNamespace(
         vocab_size=spec.model.shape.vocabulary,
         eod=spec.sampling.end_of_document,
@@ -99,20 +100,19 @@ def _dataset_config(spec: PhasePlan, tokens: Mapping[str, int]) -> GPTDatasetCon
 
 
 SampleOrder = tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]
-"""The order of the documents, the start of each sample in that order, and the order of the samples
-during training.
+"""The document order, where each sample starts in that order, and the sample order during training.
 """
 
 
 class EpochDataset(GPTDataset):  # type: ignore[misc]
-    """megatron-core's samples of one token file, with each epoch shuffled separately.
+    """Samples that megatron-core makes from one token file, with each epoch shuffled separately.
 
     megatron-core shuffles all epochs together, so changing the number of epochs changes the data
-    from the first step on. Here, a longer training run starts with exactly the samples of a shorter
-    run. With a single epoch, the order is megatron-core's own. Blends do not need this change,
-    because megatron-core picks the next text based on the weights and the samples drawn so far. The
-    names of the cache files include a hash of this class and of the number of samples, so runs of
-    different lengths never share a file.
+    from the first step on. Here, a longer training run starts with exactly the same samples as a
+    shorter one. With a single epoch, the order is the same as in megatron-core. Blends do not need
+    this change, because megatron-core picks the next text based on the weights and the samples
+    drawn so far. Cache file names include a hash of this class and the number of samples, so runs
+    with different lengths never share a file.
     """
 
     def _build_document_sample_shuffle_indices(self) -> SampleOrder:
@@ -143,7 +143,7 @@ class EpochDataset(GPTDataset):  # type: ignore[misc]
         length = self.config.sequence_length
         num_tokens = 1
         if self.num_samples:
-            # The labels of the last sample need one more token.
+            # The labels for the last sample need one more token.
             num_tokens = self.num_samples * length + 1
 
         epochs = max(1, -(-num_tokens // tokens_per_epoch))
@@ -162,7 +162,7 @@ class EpochDataset(GPTDataset):  # type: ignore[misc]
 
 
 class MockEpochDataset(EpochDataset, MockGPTDataset):  # type: ignore[misc]
-    """megatron-core's synthetic documents, with each epoch shuffled separately."""
+    """Synthetic documents from megatron-core, with each epoch shuffled separately."""
 
 
 def _build_cache(
@@ -172,7 +172,7 @@ def _build_cache(
 ) -> data_cache.CacheCheck:
     """Build the caches on rank 0; the other ranks read them.
 
-    With megatron-core's own code, the other ranks would wait in a barrier, which times out if the
+    In the code in megatron-core, the other ranks would wait in a barrier, which times out if the
     text is large.
     """
     cache = data_cache.CacheFolder(folder)
@@ -192,9 +192,9 @@ def _weighted(
     sources: tuple[Source, ...],
     tokens: Mapping[str, int],
 ) -> tuple[list[str], list[float] | None]:
-    """Return the files' paths and their shares of the samples.
+    """Return the file paths, and the share of samples from each file.
 
-    A text's weight is divided among its files in proportion to their tokens.
+    The weight of a text is divided among its files in proportion to their tokens.
     """
     prefixes = [str(spec.path(source.prefix)) for source in sources]
     weights = []

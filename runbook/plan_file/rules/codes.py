@@ -1,10 +1,10 @@
-"""Codes of the rules that the planner and the trainer share, and the text of each."""
+"""Codes for the rules that the planner and the trainer share, and the text for each."""
 
 from runbook.plan_file.diagnostics import Code, RuleText
 
 
 class RuleCode(Code):
-    """A rule about a layout, a batch or the computation of a step."""
+    """A rule about a layout, a batch or how a step is computed."""
 
     HEADS_BY_TENSOR = "layout.heads-by-tensor"
     KEY_VALUE_HEADS = "layout.key-value-heads"
@@ -33,7 +33,7 @@ class RuleCode(Code):
 
     @property
     def message(self) -> RuleText:
-        """Return the templates of this rule's text."""
+        """Return the text templates for this rule."""
         return _MESSAGES[self]
 
 

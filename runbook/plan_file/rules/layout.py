@@ -1,4 +1,4 @@
-"""Rules for a layout: divisibility, and combinations of kinds of parallelism."""
+"""Rules for layouts: divisibility, and which kinds of parallelism can be combined."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ def shape_rules(
     model: str,
     keys: Keys = FULL_KEYS,
 ) -> Iterator[RuleResult]:
-    """Yield the requirements of a layout on the model; `model` is the model name in messages."""
+    """Yield what a layout requires from the model; `model` is the model name in messages."""
     tensor = parallel.tensor
     over_tensor: dict[str, Value] = {"tensor": tensor, "tensor_key": keys.tensor}
     yield RuleResult(
@@ -89,7 +89,7 @@ def sharing_rules(
     program: str,
     keys: Keys = FULL_KEYS,
 ) -> Iterator[RuleResult]:
-    """Yield the rules for combinations of kinds of parallelism.
+    """Yield the rules for combining kinds of parallelism.
 
     `program` is the training program: an engine of our own trainer, or a framework.
     """
@@ -208,7 +208,7 @@ def chunk_rules(
     program: str,
     keys: Keys = FULL_KEYS,
 ) -> Iterator[RuleResult]:
-    """Yield the requirements of interleaved stages, if the layout has them."""
+    """Yield what interleaved stages require, if the layout has them."""
     if parallel.virtual_pipeline <= 1:
         return
     values: dict[str, Value] = {

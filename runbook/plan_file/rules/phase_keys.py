@@ -1,11 +1,11 @@
-"""The run-file keys of a phase's values."""
+"""The run-file keys that set the values for a phase."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Run-file keys of a phase's values; the smoke test has its own."""
+    """Run-file keys that set the values for a phase; the smoke test has its own."""
 
     tensor: str = "parallel.tensor"
     pipeline: str = "parallel.pipeline"

@@ -1,1 +1,1 @@
-"""Known failures of a training run: the log lines that show them, their meaning, and remedies."""
+"""Known failures in training runs: which log lines show them, what these mean, and remedies."""

@@ -8,39 +8,39 @@ import re
 
 EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*(?:Error|Exception)|Exception)(?=:|$)"
-    # A class with its module, with any class name: etcd.EtcdKeyNotFound
+    # A class name of any form after a module name: etcd.EtcdKeyNotFound
     r"|^[a-z_]\w*\.(?:\w+\.)*[A-Z]\w*[a-z]\w*: "
     r"|^C\+\+ exception with description "
 )
 """An exception at the start of a line, with or without a message."""
 MARKED = re.compile(
     r"\bNCCL WARN\b"
-    # A logger's level, or the word with which compilers and launchers start their error messages
+    # A log level, or the word that compilers and launchers put before error messages
     r"|(?:^|[\s\[(|:])(?:ERROR|FATAL|[Ff]atal|error|Error)\s?[:\])|]"
     r"|(?:^|[\s\[(|:])(?:ERROR|FATAL|CRITICAL)(?=\s)"
     r"|\b[Ff]atal error\b"
-    # The letter with which the loggers of TensorFlow, Abseil and PyTorch mark errors
+    # The letter used for errors by the loggers in TensorFlow, Abseil and PyTorch
     r"|\[?[EF]\d* tensorflow/|^\[?[EF]\d{4} |\[[EF]\d* |[\s\]]F\d{4} \d\d:\d\d:\d\d"
 )
-"""A line that its program marks as an error."""
+"""A line that a program has marked as an error."""
 LAST_WORDS = re.compile(
-    # Rust and Go, Fortran's run-time systems, C++, and the checks of Abseil and glog
+    # Rust and Go, Fortran run-time systems, C++, and checks in Abseil and glog
     r"\bpanicked at\b|^panic: |^forrtl: severe|^Fortran runtime error|^Error termination\b"
     r"|^\s*what\(\): |\bCheck fail(?:ed|ure stack trace):"
     r"|(?:^|[\s\[(|:])FATAL(?=[\s:\])|])|^\[?F\d{4} \d\d:"
 )
-"""The last lines of a program in a language other than Python, or a line marked as fatal."""
+"""Last lines from a program in a language other than Python, or a line marked as fatal."""
 _RAISED = re.compile(
     r"(?:^|[\s(])(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b(?!\()|(?:^|[\s(])Exception: "
-    # The message of a C++ exception, or a statement at the end of a truncated log
+    # The message from a C++ exception, or a statement at the end of a truncated log
     r"|^\s*what\(\): |^\s*raise [\w.]+\("
 )
 """An exception anywhere in a line, because loggers and other ranks print text before it."""
 _CONTINUES = re.compile(
-    # How a program continues without something that it lacks
+    # How a program says that it continues without something
     r"(?i:\bfall(?:s|ing)? back\b|\bproceed(?:s|ing)? without\b|\bcontinu(?:es|ing) without\b"
     r"|\binstead\b|\b(?:is|are|will be) ignored\b|\bignoring\b"
-    # The message about a step skipped after an overflow contains the loss scale, which may be at
+    # When a step is skipped after an overflow, the message contains the loss scale, which may be at
     # its minimum.
     r"|\bskip(?:s|ped|ping)? (?:the|this|that|a|one) (?:batch|sample|example|update|iteration)\b"
     r"|\bskipping\b(?! step[,.] (?:loss scaler|attempted loss scale))"
@@ -48,11 +48,11 @@ _CONTINUES = re.compile(
     r"|\bstart(?:s|ing)? (?:from|at) (?:scratch|random|iteration 0|step 0)\b"
     r"|\b(?:using|used) (?:the )?(?:defaults?|torch|pytorch|native|slow)\b)"
 )
-"""A line where a program says how it continues without something that is missing."""
+"""A line in which a program says how it continues without something that is missing."""
 _FULL_DISK = re.compile(r"No space left on device|[Qq]uota exceeded")
 """A full disk. Even if the program continues without this write, the next write will fail too."""
 _ADVISES = re.compile(r"\bNCCL WARN\b")
-"""NCCL's mark for warnings.
+"""The mark that NCCL puts on warnings.
 
 NCCL uses the same mark for errors and for problems that do not stop it.
 """
@@ -64,7 +64,7 @@ _DENIES = re.compile(
 """A line that reports that nothing has failed."""
 
 _CONDITION = re.compile(r"^\W*(?:If|When|In case) (?:you|your|the|this|an?|any|it)\b")
-"""The start of a sentence that says when an error appears."""
+"""Start of a sentence that explains when an error appears."""
 _POSSIBILITY = re.compile(
     r"\b(?:can|may|might|could|would) (?:yield|cause|lead to|result in|raise|produce|trigger)\b"
 )
@@ -76,13 +76,11 @@ MIN_OPTIONS = 4
 or two.
 """
 _END_OF_COMMAND = re.compile(r"\bline \d+: +\d+ [A-Z]|\bexit|\breturn")
-"""A report of a shell or launcher about the end of a command, which also repeats the command's
-options.
-"""
+"""A shell or launcher reports that a command ended, and repeats the options in the same line."""
 
 
 def reports_error(text: str) -> bool:
-    """Return whether a line has the mark of an error, or the name of an exception.
+    """Return whether a line is marked as an error, or names an exception.
 
     >>> reports_error("ImportError: flash_attn is not installed")
     True
@@ -93,7 +91,7 @@ def reports_error(text: str) -> bool:
 
 
 def continues(text: str) -> bool:
-    """Return whether a line says that its program continues, and does not report an error.
+    """Return whether a line says that the program continues, and does not report an error.
 
     >>> continues("Apex is not installed. Falling back to Torch Norm")
     True
@@ -119,7 +117,7 @@ def supposes(text: str) -> bool:
 
 
 def echoes_command(text: str) -> bool:
-    """Return whether a line repeats a command and its options without saying how the command ended.
+    """Return whether a line repeats a command with options, but does not say how it ended.
 
     >>> echoes_command("deepspeed train.py --zero 2 --no-pipeline-parallel --checkpoint 1 --fp16")
     True

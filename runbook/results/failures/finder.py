@@ -1,4 +1,4 @@
-"""Finds the known failures in the lines of a log, and decides which of them is the cause."""
+"""Finds known failures in log lines, and decides which one is the cause."""
 
 import re
 from collections import deque
@@ -46,14 +46,15 @@ from runbook.results.failures.tracebacks import FRAME, without_margin
 
 CONTEXT_LINES = 10
 MAX_CONTEXT_LINES = 40
-"""Number of lines among which a process's last `CONTEXT_LINES` lines are looked for."""
+"""The last `CONTEXT_LINES` lines from a process are looked for in this many lines."""
 LINES_TO_MARK = 10
-"""Number of lines before a marked error within which a sentence without a mark may belong to it."""
+"""A sentence without a mark may belong to a marked error up to this many lines later."""
 _UNKNOWN_PROCESS = (None, "")
-"""Rank and host of a line without a prefix."""
+"""Rank and host for a line without a prefix."""
 MAX_EVIDENCE = 300
 MAX_TEXT = 4000
-"""Number of characters of a line that are examined, because no program prints an error after them.
+"""Only this many characters are examined in each line, because no program prints an error after
+them.
 """
 _CHANGING_NUMBERS = re.compile(r"\d+(?:[:.,]\d+)+|\d{4,}")
 """Numbers that change from line to line, such as times and counters.
@@ -64,19 +65,18 @@ _NUMBERS = re.compile(r"\d+")
 _SAME_DIGITS = str.maketrans("123456789", "000000000")
 MAX_SHAPES = 10_000
 MAX_LAST_LINES = 3
-"""A build is considered hung only if at most this many lines follow its last output."""
+"""A build is considered hung only if at most this many lines follow the last output from it."""
 
 _FRAME = re.compile(r'^\s*File "[^"]*", line \d+')
 _CODE = re.compile(
     r"\s{4,}(?:"
-    # The header of a block, either with its body or a comment, or cut off after a bracket or an
-    # operator.
+    # A block header, either with body or comment, or cut off after a bracket or an operator.
     r"(?:if|elif|while|for|with|def|class) .*"
     r"(?::\s*(?:#.*|(?:return|raise|continue|break|pass)\b.*)?|[(\[{\\]\s*|\b(?:and|or)\s*)$"
     r"|return (?:[A-Za-z_][\w.]*(?:[(\[]|\s*$)|[A-Za-z_]\w*\.\w|not |f?['\"])"
     r"|raise \w+\(f['\"])"
 )
-"""Source text outside a traceback. Some programs print their own source at the start of a log.
+"""Source text outside a traceback. Some programs print source code at the start of a log.
 
 An indented sentence may begin with the same words, so the pattern requires the end of a statement.
 """
@@ -85,14 +85,14 @@ _RAISES = re.compile(r"\s*raise\b")
 WAITING = frozenset((TIMEOUT.name, RANK_HUNG.name))
 """Failures that a rank reports because it has waited for another rank."""
 LOST_PEERS = WAITING | {PEER_DIED.name}
-"""Failures whose remedy is to look for the rank that failed first."""
+"""Failures for which the remedy is to look for the rank that failed first."""
 EFFECTS = LOST_PEERS | {KILLED.name, PROGRAM_ENDED.name, CANCELLED.name}
-"""Failures that usually follow from another rank's error."""
+"""Failures that usually follow from an error on another rank."""
 MAY_BE_EFFECTS = WAITING | {RENDEZVOUS.name, INTERFACE.name, LAUNCHER.name, CANCELLED.name}
-"""Failures whose symptoms may follow from another rank's failure.
+"""Failures with symptoms that another rank may have caused by failing.
 
 A rank that waits for a failed rank, or loses the rank with the store, blames the network or the
-launcher. Slurm cancels the other ranks of a job step when one of them fails.
+launcher. When one rank in a job step fails, Slurm cancels the others.
 """
 _NCCL_GOES_ON = re.compile(r"(?P<thread>\S+:\d+:\d+ \[\d+\]) NCCL INFO (?!\S+:\d+ -> \d)")
 """A line that shows that an NCCL thread has continued. Lines such as `init.cc:1491 -> 1`, which a
@@ -104,9 +104,9 @@ _NCCL_STARTED = re.compile(
 )
 """A line that shows that NCCL has started in a process in spite of all earlier warnings."""
 _ENDS_BY_ITSELF = "destroy_process_group() was not called before program exit"
-"""PyTorch's warning from a rank whose program ends by itself.
+"""Warning that PyTorch prints on a rank where the program ends by itself.
 
-A rank that is killed does not print it.
+It is not printed on a rank that is killed.
 """
 _DEEPSPEED_ENDED_WELL = re.compile(r"launch\.py:\d+:main\] Process \d+ exits successfully")
 _LOST_STORE = re.compile(r"\[W\d* .{0,40}(?:TCPStore|ProcessGroupNCCL)\.cpp:\d+\]")
@@ -158,11 +158,11 @@ class Failure:
     last_line: int = 0
     """Number of the last line that shows the failure."""
     is_marked: bool = False
-    """Whether a line that shows the failure has the mark of an error, or names an exception."""
+    """Whether a line that shows the failure is marked as an error, or names an exception."""
 
     @property
     def is_specific(self) -> bool:
-        """Return whether this kind of failure says more than just that the program raised an error."""
+        """Return whether this kind says more than just that the program raised an error."""
         return self.name != OWN_ERROR.name
 
     def may_explain(self, line: int) -> bool:
@@ -189,7 +189,7 @@ class FailureFinder:
         # takes 0.1 to 0.4 ms.
         self._harmless_shapes: set[str] = set()
         self._words: dict[str, _WordsInLine] = {}
-        """Words of the lines so far, by the line with all digits replaced by zeros."""
+        """Words found in lines so far; each key is a line with all digits replaced by zeros."""
         self._in_frame = False
         self._build: Failure | None = None
         self._lines_since_build = 0
@@ -203,12 +203,12 @@ class FailureFinder:
         self._root_host = ""
         self._root_rank: int | None = None
         self._root: LookNext | None = None
-        """The rank in torchrun's block about the root cause."""
+        """The rank that torchrun names as the root cause."""
         self._ended_ranks: set[int] = set()
-        """Ranks whose program has ended without being killed."""
+        """Ranks on which the program has ended without being killed."""
 
     def look(self, line: str, number: int) -> None:
-        """Examine a line of the log."""
+        """Examine a log line."""
         self._lines_since_build += 1
         self._look_for_build(line, number)
         self._look_for_root_cause(line, number)
@@ -221,8 +221,8 @@ class FailureFinder:
         if words_in_line.has_signal and not is_source:
             log_line = split_prefix(line[:MAX_TEXT])
             rule = self._rule_of(log_line)
-            # A thread that has lost a connection does not end the program, and a tracker's threads
-            # lose theirs at every end.
+            # A thread that has lost a connection does not end the program, and threads in a tracker
+            # lose theirs at the end of every run.
             is_lost_thread = is_of_thread and rule is not None and rule.kind is PEER_DIED
             if (
                 rule is not None
@@ -251,7 +251,7 @@ class FailureFinder:
     def note_progress(self, num_records: int) -> None:
         """Set the number of steps that the log has shown so far.
 
-        A failure that training survived does not explain why it ended.
+        A failure that training survived does not explain the end.
         """
         has_progress = num_records > self._num_records
         # The number may also fall, because a reader drops a step that another rank has already
@@ -269,9 +269,9 @@ class FailureFinder:
                 del self._found[name]
 
     def found(self) -> list[Failure]:
-        """Return all failures, ordered by their first line.
+        """Return all failures, ordered by first line.
 
-        A build counts as hung only if its output is the end of the log.
+        A build counts as hung only if the log ends with its output.
         """
         failures = [*self._found.values()]
         own_error = self._own_error()
@@ -307,16 +307,16 @@ class FailureFinder:
         return None
 
     def cause(self) -> Failure | None:
-        """Return the failure that is the cause: the earliest failure of the strongest level.
+        """Return the failure that is the cause: the earliest one on the strongest level.
 
-        If torchrun names a rank as the root cause, prefer a failure of that rank.
+        If torchrun names a rank as the root cause, prefer a failure on that rank.
         """
         return find_cause(self.found(), self._root_rank)
 
     def look_next(self) -> LookNext | None:
-        """Return the rank or node whose output to read next, if the log names one.
+        """Return the rank or node to read output from next, if the log names one.
 
-        Return None if the cause is not just a lost or waiting rank.
+        Return None if the log shows a cause other than a lost or waiting rank.
         """
         cause = self.cause()
         if cause is None or cause.name not in LOST_PEERS:
@@ -324,7 +324,7 @@ class FailureFinder:
         return self._root or self._first_ended.first
 
     def _own_error(self) -> Failure | None:
-        """Return the program's own error, which no rule recognizes.
+        """Return the error raised by the program itself, which no rule recognizes.
 
         Return None if there is no such error, or if a rule recognizes the cause.
         """
@@ -356,9 +356,9 @@ class FailureFinder:
         )
 
     def _words_of(self, lowered: str) -> _WordsInLine:
-        """Return which words a line in lower case contains.
+        """Return which words a lower-case line contains.
 
-        Most lines of a training differ only in their digits from an earlier line.
+        Most lines differ from an earlier line only in digits.
         """
         shape = lowered.translate(_SAME_DIGITS)
         words_in_line = self._words.get(shape)
@@ -374,7 +374,7 @@ class FailureFinder:
         return words_in_line
 
     def _rule_of(self, log_line: LogLine) -> Rule | None:
-        """Return the first rule that matches a line's text, or None."""
+        """Return the first rule that matches the text, or None."""
         text = log_line.text
         shape = _CHANGING_NUMBERS.sub("0", text)
         if shape in self._harmless_shapes or is_harmless(text):
@@ -405,7 +405,7 @@ class FailureFinder:
         return any(rule.context.search(line) for line in self._context_of(log_line))
 
     def _context_of(self, log_line: LogLine) -> list[str]:
-        """Return the last lines that the process of `log_line` may have written before it.
+        """Return the last lines that the process which wrote `log_line` may have written before.
 
         Other ranks write between these lines. A line without a prefix may come from any process.
         """
@@ -498,7 +498,7 @@ class FailureFinder:
         return any(_DEEPSPEED_ENDED_WELL.search(line) for line in last_lines)
 
     def _note_end(self, line: str) -> None:
-        """Store the rank whose program has ended by itself."""
+        """Store the rank on which the program has ended by itself."""
         rank = split_prefix(line[:MAX_TEXT]).rank
         if rank is not None:
             self._ended_ranks.add(rank)
@@ -506,8 +506,8 @@ class FailureFinder:
     def _is_source(self, line: str) -> bool:
         """Return whether a line shows source text, for example in a traceback.
 
-        Source text contains names of arguments and functions (`store = TCPStore(host, timeout)`),
-        but does not say what happened. A `raise` statement does say so, and some logs end with one.
+        Source text contains argument and function names (`store = TCPStore(host, timeout)`), but
+        does not say what happened. A `raise` statement does say so, and some logs end with one.
         """
         if not self._in_frame and FRAME not in line:
             return bool(_CODE.match(line))
@@ -521,7 +521,7 @@ class FailureFinder:
         return was_in_frame and text.startswith("    ") and not _RAISES.match(text)
 
     def _drop_survived_warnings(self, line: str) -> None:
-        """Forget the warnings of a process whose NCCL started in spite of them.
+        """Forget warnings from a process in which NCCL started in spite of them.
 
         NCCL tries networks and features one after the other, and prints a warning about each that
         it cannot use.
@@ -553,11 +553,10 @@ class FailureFinder:
 
 
 def _may_follow(failure: Failure, error: FirstError) -> bool:
-    """Return whether a failure may be an effect of an error that no rule recognizes."""
+    """Return whether a failure may result from an error that no rule recognizes."""
     if _follows(failure, error):
         return not _is_survived(error, failure)
-    # The failed rank's output may come after the output of the ranks that lost the connection to
-    # it.
+    # Output from the failed rank may come after output from ranks that lost the connection to it.
     are_ranks_known = error.rank is not None and failure.rank is not None
     is_of_other_rank = are_ranks_known and error.rank != failure.rank
     is_effect = failure.name in EFFECTS or failure.level is not Level.CAUSE
@@ -580,7 +579,7 @@ def _is_near_lost_peers(failures: Sequence[Failure], error: FirstError) -> bool:
 
 
 def _follows(failure: Failure, error: FirstError) -> bool:
-    """Return whether a failure comes after an error, and is of a kind that errors usually cause."""
+    """Return whether a failure comes after an error, and is of a kind usually caused by errors."""
     return failure.name in EFFECTS and error.line < failure.line
 
 
@@ -603,17 +602,17 @@ def _survived_messages(candidates: Sequence[FirstError], failures: Sequence[Fail
 
 
 def _message(error: FirstError) -> str:
-    """Return an error's text with all numbers replaced, because these may differ between ranks."""
+    """Return an error's text with all numbers replaced, because they may differ between ranks."""
     return _NUMBERS.sub("0", error.evidence)
 
 
 def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Failure | None:
-    """Return the earliest failure of the strongest level, preferably of the rank `root_rank`.
+    """Return the earliest failure on the strongest level, preferably on the rank `root_rank`.
 
-    A rank's own symptom takes precedence over symptoms of ranks that waited for this rank, because
-    the latter may be printed first. A line that reports an error takes precedence over a warning,
+    A symptom on a rank takes precedence over symptoms on ranks that waited for it, because the
+    latter may be printed first. A line that reports an error takes precedence over a warning,
     because programs also continue after warnings. A warning that is not soon followed by an error
-    counts only if no error was reported, whatever its level. A sentence without the mark of an
+    counts only if no error was reported, whatever its level. A sentence that is not marked as an
     error gives way to a marked one that comes much later. Return None if there is no failure.
     """
     last = _without_doubtful([failure for failure in failures if not failure.overcome])
@@ -634,8 +633,8 @@ def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Fai
 def _without_distant_sentences(failures: Sequence[Failure]) -> list[Failure]:
     """Return the failures except unmarked ones that end well before the first marked one.
 
-    Other ranks and programs also print sentences that resemble a failure's. A sentence about an
-    error is close to the error.
+    Other ranks and programs also print sentences that resemble those about a failure. A sentence
+    about an error is close to the error.
     """
     marked_lines = [failure.line for failure in failures if failure.is_marked]
     if not marked_lines:
@@ -649,7 +648,7 @@ def _without_distant_sentences(failures: Sequence[Failure]) -> list[Failure]:
 
 
 def _without_own_error(failures: Sequence[Failure]) -> list[Failure]:
-    """Return the specific failures, or the program's own error if the others are only warnings."""
+    """Return the specific failures, or the error in the program if these are only warnings."""
     specific = [failure for failure in failures if failure.is_specific]
     if any(_is_reported(failure) for failure in specific):
         return specific
@@ -677,7 +676,7 @@ def _without_doubtful(failures: Sequence[Failure]) -> list[Failure]:
 
 
 def may_be_effect(failure: Failure) -> bool:
-    """Return whether a failure may be an effect of another failure in the log."""
+    """Return whether a failure may result from another failure in the log."""
     is_symptom = failure.level is Level.SYMPTOM
     return failure.level is Level.CONSEQUENCE or (is_symptom and failure.name in MAY_BE_EFFECTS)
 
@@ -702,7 +701,7 @@ def find_failures(lines: Iterable[str]) -> list[Failure]:
 
 
 def anchor(name: str) -> str:
-    """Return the anchor of a failure on the docs page, as GitHub and mkdocs generate it.
+    """Return the anchor for a failure on the docs page, as generated by GitHub and mkdocs.
 
     >>> anchor("NaN in the loss")
     'nan-in-the-loss'

@@ -1,7 +1,7 @@
 """Finds the rank or node that a log names as the first to end, or as the one that did not answer.
 
-If a log shows only lost connections and waiting ranks, the cause is in the output of another rank.
-These lines say whose output to read next.
+If a log shows only lost connections and waiting ranks, the cause is in the output from another
+rank. These lines say which rank or node that is.
 """
 
 import re
@@ -14,7 +14,7 @@ MAX_EVIDENCE = 300
 
 @dataclass(frozen=True)
 class LookNext:
-    """The rank or node whose output to read next, because it ended or went silent first."""
+    """The rank or node to read output from next, because it ended or went silent first."""
 
     line: int
     """Number of the line that names the rank or node, counted from 1."""
@@ -26,13 +26,13 @@ class LookNext:
 _ENDED = tuple(
     re.compile(pattern)
     for pattern in (
-        # Slurm. It terminates the other tasks of the step itself.
+        # Slurm. It terminates the other tasks in the step itself.
         r"srun: error: (?P<host>[^\s:]+): tasks? (?P<rank>\d+)[\d,-]*: (?!Terminated|Killed)[A-Z]",
         # Open MPI
         r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited",
         r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]",
         r"Remote daemon: \[\[\d+,\d+\],\d+\] on node (?P<host>\S+)",
-        # Hydra, the launcher of MPICH and Intel MPI
+        # Hydra, the launcher in MPICH and Intel MPI
         r"PID \d+ RUNNING AT (?P<host>\S+)",
         # Flux
         r"\brank (?P<rank>\d+) on host (?P<host>\S+) (?:exited|failed)",
@@ -44,17 +44,17 @@ _ENDED = tuple(
 _SILENT = tuple(
     re.compile(pattern)
     for pattern in (
-        # Horovod and PyTorch's monitored barrier
+        # Horovod, and the monitored barrier in PyTorch
         r"\bmissing ranks?: (?P<rank>\d+)",
         r"[Rr]anks? \[?(?P<rank>\d+)[\d, ]*\]? (?:failed to (?:pass|reach)|did not (?:join|reach))",
         # JAX
         r"^/job:jax_worker/replica:\d+/task:(?P<rank>\d+)$",
-        # NCCL and Gloo name only the address of the other end.
+        # NCCL and Gloo name only the address at the other end.
         r"\bpeer (?P<host>[A-Za-z\d][\w.-]*)<\d+>",
         r"[Cc]onnection (?:closed|reset) by (?:remote )?peer \[?(?P<host>[A-Za-z\d][\w.-]*)[\]<:]",
     )
 )
-"""Lines of the other ranks about a rank that does not answer."""
+"""Lines in which other ranks report a rank that does not answer."""
 WORDS = (
     "srun: error: ",
     "process rank ",
@@ -73,14 +73,14 @@ WORDS = (
     "closed by",
     "reset by",
 )
-"""Every line that names such a rank contains one of these strings, in lower case.
+"""Every line that names such a rank contains one of these lower-case strings.
 
 Healthy logs rarely contain them, so the search takes hardly any time.
 """
 
 
 class FirstEndedFinder:
-    """Stores the first line of a launcher that names a rank, or else the first line of a rank."""
+    """Stores the first launcher line that names a rank, or else the first such line from a rank."""
 
     def __init__(self) -> None:
         self._ended: LookNext | None = None

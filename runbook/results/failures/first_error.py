@@ -1,14 +1,15 @@
 """Finds the first line that looks like an error and that no rule recognizes.
 
-Lines about a lost connection or a timeout follow from another rank's error. If no rule recognizes
-that error, its line is shown next to the remedy for a timeout. If the line is an exception, it
-replaces such a remedy. Lines that merely contain words like "failed" are also printed when nothing
-is wrong. Such a line therefore replaces only the remedies for ranks that are lost or waiting
-shortly afterwards, because these remedies only advise looking for the rank that failed first.
+Lines about a lost connection or a timeout result from an error on another rank. If no rule
+recognizes that error, the line with it is shown next to the remedy for a timeout. If the line is an
+exception, it replaces such a remedy. Lines that merely contain words like "failed" are also printed
+when nothing is wrong. Such a line therefore replaces only the remedies for ranks that are lost or
+waiting shortly afterwards, because these remedies only advise looking for the rank that failed
+first.
 
-In a log, the output of one rank may come after the output of another, so a lost connection may
-precede the exception of the rank that was lost. That exception is
-also shown, but does not replace any remedy.
+In a log, output from one rank may come after output from another, so a lost connection may precede
+the exception of the rank that was lost. That exception is also shown, but does not replace any
+remedy.
 """
 
 import re
@@ -41,14 +42,14 @@ SIGNS = (
     "unable",
     "what():",
 )
-"""Every line that may be an error contains at least one of these strings, in lower case."""
+"""Every line that may be an error contains at least one of these lower-case strings."""
 _HINT = re.compile(
     r"\b(?:[Cc]annot|[Cc]an't|[Cc]ould ?n[o']t|[Dd]enied|Errno|[Ee]xceeded|[Ff]ail(?:ed|ure)"
     r"|[Ii]nvalid|[Mm]ismatch|[Nn]o such|[Nn]ot found|[Rr]efused|[Uu]nable)\b"
 )
 """Words that occur in errors, but also in lines that programs print when nothing is wrong."""
 _OF_COMMUNICATION = re.compile(
-    # A library's internal error says more about the cause than a lost connection does.
+    # An internal error in a library says more about the cause than a lost connection does.
     r"^(?!.*INTERNAL ASSERT).*(?:NCCL error|nccl\w*Error|WorkNCCL|ProcessGroup|TCPStore|c10d|\bc10::|[Ww]atchdog|DistBackend"
     r"|DistNetwork|[Gg]loo|socket)"
 )
@@ -61,7 +62,7 @@ MAX_EVIDENCE = 300
 
 @dataclass(frozen=True)
 class FirstError:
-    """An error that no rule recognizes. All known failures in its log may be effects of it."""
+    """An error that no rule recognizes. All known failures in the same log may result from it."""
 
     line: int
     """Line number, counted from 1."""
@@ -69,25 +70,25 @@ class FirstError:
     rank: int | None = None
     host: str = ""
     is_exception: bool = False
-    """Whether the line is an exception or the last line of a program, such as a panic.
+    """Whether the line is an exception or the last line from a program, such as a panic.
 
     Other lines merely contain words that occur in errors.
     """
     is_marked: bool = False
     """Whether the program marks the line as an error."""
     followed_by: tuple[str, ...] = ()
-    """Names of the log's known failures, which may be effects of this error."""
+    """Names of known failures in the log that may result from this error."""
     precedes_all: bool = True
-    """Whether the error's line precedes all of these failures."""
+    """Whether the line with the error precedes all of these failures."""
     is_near_lost_peers: bool = False
     """Whether all failures are about lost or waiting ranks, and one follows within
-    `LINES_TO_EFFECT` lines. After a line marked as an error, the failures may also be the ends of
-    other processes.
+    `LINES_TO_EFFECT` lines. After a line marked as an error, the failures may also be processes
+    that ended.
     """
 
     @property
     def explains_effects(self) -> bool:
-        """Return whether this error explains the failures, whose remedies would then not help."""
+        """Return whether this error explains the failures, so their remedies would not help."""
         is_reason = self.is_exception or self.is_near_lost_peers
         return is_reason and self.precedes_all and bool(self.followed_by)
 
@@ -104,13 +105,13 @@ After that, lines are ignored until the next step.
 
 
 _Process = tuple[int | None, str]
-"""A process's rank and host, if its lines contain them."""
+"""Rank and host of a process, if lines from it contain them."""
 
 
 class FirstErrorFinder:
-    """Examines lines as they arrive, and stores each process's first errors since the last step.
+    """Examines lines as they arrive, and stores the first errors by process since the last step.
 
-    All lines that name the same host but no rank count as lines of a single process.
+    All lines that name the same host but no rank count as output from a single process.
     """
 
     def __init__(self) -> None:
@@ -142,14 +143,14 @@ class FirstErrorFinder:
         self._hints.clear()
 
     def forget_warnings_of(self, thread: str) -> None:
-        """Forget NCCL's warnings in a thread that continued: `host:process:thread [device]`."""
+        """Forget NCCL warnings from a thread that continued: `host:process:thread [device]`."""
         for errors in (self._errors, self._hints):
             for process, error in [*errors.items()]:
                 if "NCCL WARN" in error.evidence and thread in error.evidence:
                     del errors[process]
 
     def candidates(self, *, has_failure: bool) -> Iterator[FirstError]:
-        """Yield the exceptions, then the other errors, each group in the order of the log.
+        """Yield the exceptions, then the other errors, each group in log order.
 
         Lines that merely look like errors are included only if the log contains a known failure.
         """

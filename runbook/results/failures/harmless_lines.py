@@ -49,16 +49,16 @@ _HARMLESS = re.compile(
             r"libibverbs: Warning: couldn't (?:open config directory|load driver)",
             r"sparse_attn requires|Please specify the CUTLASS|async_io requires the dev libaio",
             r"no version information available",
-            # NCCL tries plug-ins, networks and features, and reports missing ones. Ranks that share
-            # a log may put another rank's warning into the same line.
+            # NCCL tries plug-ins, networks and features, and reports missing ones. If ranks share a
+            # log, a warning from another rank may be in the same line.
             r"^(?!.*NCCL WARN).*NCCL INFO",
-            # NCCL's own monitoring server, and a query that a device need not answer
+            # The monitoring server in NCCL, and a query that a device need not answer
             r"\bras/\w+\.cc:\d+ NCCL WARN",
             r"NCCL WARN NET/Plugin\b.{0,200}No plugin found",
             r"ibv_query_\w+ failed .{0,40}[Nn]ot supported",
             # MPICH waits for the other ranks by querying a key that does not exist yet.
             r"NONEXIST-KEY|PMI2_KVS_Get:_pmi2_kvs_get failed",
-            # A system script, such as a scheduler's prolog, fails, but the job starts anyway.
+            # A system script, such as a scheduler prolog, fails, but the job starts anyway.
             # However, a full disk or a lack of memory would also stop the training.
             (
                 r"^/etc/\S+: line \d+: "
@@ -68,8 +68,7 @@ _HARMLESS = re.compile(
             r"^rm: cannot remove|chmod: changing permissions",
             # libfabric queries every provider in turn.
             r"fi_getinfo: provider \S+ returned -61|OFI_MRAIL_ADDR_STRC",
-            # A statement of the program, as printed in tracebacks and by trainers that log their
-            # source.
+            # A program statement, as printed in tracebacks and by trainers that log source code.
             r"^\s*(?:\w+(?:, ?\w+)* = |return )[\w.]+\(.*[),]$",
             r"^\s*assert \S",
             r"^\s*warnings\.warn\(",
@@ -81,9 +80,9 @@ _HARMLESS = re.compile(
             # A shell or a command that may not change a limit or a priority keeps the current
             # value.
             r"\bulimit: .*cannot modify limit|^(?:re)?nice: ",
-            # Open MPI tries each of its components, and leaves out those whose libraries are missing.
+            # Open MPI tries each component, and leaves out those for which libraries are missing.
             r"openmpi/mca_\w+: .*\(ignored\)$",
-            # A command that bash echoes (set -x), or the machine report of MLPerf's harness
+            # A command that bash echoes (set -x), or the machine report from the MLPerf harness
             r"^\++ \S|:::SYSJSON",
             r"Your compiler \(",
             # Matplotlib (3.11, matplotlib/__init__.py) falls back to a temporary folder. A full
@@ -92,14 +91,15 @@ _HARMLESS = re.compile(
             r"matplotlib\S* is not a writable|Matplotlib (?:created a temporary|is building the font)",
             r"Failed to load image Python extension",
             r"The IPv6 network addresses of .* cannot be retrieved",
-            # JAX tries the backends of other vendors. If it lacks the requested one, it raises an error.
+            # JAX tries backends for other vendors. If it lacks the requested one, it raises an
+            # error.
             r"xla_bridge\.py:\d+\] Unable to initialize backend '",
             # Slurm leaves out an optional plug-in, and says so if a plug-in is required.
             r"error: spank: (?!required)\S+: Plugin file not found",
-            # UCX watches a folder for its own statistics.
+            # UCX watches a folder to provide statistics.
             r"vfs_fuse\.c",
             r"^modprobe: ",
-            # Without its devices, UCX's connection manager does not start, and Open MPI uses
+            # Without devices, the connection manager in UCX does not start, and Open MPI uses
             # another transport. If a worker fails for another reason, the line before names the
             # reason.
             r"rdma_create_event_channel failed: No such device|failed to open CM on component rdmacm",
@@ -107,19 +107,19 @@ _HARMLESS = re.compile(
             # An experiment tracker that retries does not delay training, and reports when it gives
             # up.
             r"Network error \(\w+\), entering retry loop|Network error resolved",
-            # A script asks the kernel and the system about the node's hardware, and continues.
+            # A script asks the kernel and the system about node hardware, and continues.
             (
                 r"^(?:cat|ls|grep|sed|find|head|tail): (?:.*[ '‘])?/(?:dev|etc|proc|run|sys)/.*"
                 r"No such file"
             ),
             r"line \d+: : No such file",
-            # A query about a file system, whose failure does not end the program
+            # A file system query that does not end the program if it fails
             r"^(?:df|du|stat): .*No such file",
             # onnxruntime loads a provider if possible, and otherwise uses the CPU.
             r"onnxruntime.{0,200}(?:libonnxruntime_providers_|CUDAExecutionProvider)",
             # Jupyter leaves out output that is printed too fast. The cell continues.
             r"IOPub (?:data|message) rate exceeded",
-            # torch looks for the monitoring libraries of other vendors' GPUs.
+            # torch looks for monitoring libraries for GPUs from other vendors.
             r"libamd_smi\.so: cannot open",
             r"Terminating (?:StepId|job step)|Job step aborted: Waiting",
             # A package manager that a notebook or a script calls without root privileges
@@ -133,14 +133,15 @@ _HARMLESS = re.compile(
 _INFORMATION = re.compile(
     "|".join(
         (
-            # An INFO line of NCCL is examined here only if another rank's warning is mixed into it.
-            # In a hint to set NCCL_DEBUG=INFO, the word INFO is not the level of the line.
+            # An INFO line from NCCL is examined here only if a warning from another rank is mixed
+            # into it. In a hint to set NCCL_DEBUG=INFO, the word INFO is not the log level.
             r"(?<![\w=-])(?<!NCCL )INFO\b",
-            # Slurm's commands write their log levels in lower case: "srun: debug2: "
+            # Slurm commands write log levels in lower case: "srun: debug2: "
             r"\b(?:DEBUG|VERBOSE)\b|\bdebug\d?: ",
             r"(?<!NCCL )\bWARNING\b",
             r"(?:^|[\s:])[Ww]arning: |\w+Warning:",
-            # libfabric writes its level after the place: "libfabric:85:...:core:fi_getinfo_():1392<info>"
+            # libfabric writes the log level after the place:
+            # "libfabric:85:...:core:fi_getinfo_():1392<info>"
             r"\blibfabric:\d+:\S{0,120}<(?:info|debug|trace)>",
             r"^\[?W\d* ",
             r"\[NeMo [DIW] ",
@@ -152,7 +153,7 @@ _INFORMATION = re.compile(
 
 
 _FATAL_FIRST = re.compile(r"(?:FATAL|CRITICAL)\b")
-"""The log level of a line is at its start.
+"""The log level is at the start of a line.
 
 The rest of the line may quote a warning from a different program.
 """
@@ -161,17 +162,17 @@ _NO_FIRST_ERROR = re.compile(
         (
             # Programs ask git for their version, even outside a checkout.
             r"not a git repository|detected dubious ownership|unsafe repository",
-            # Megatron first tries the kernels of Apex and Transformer Engine, and then torch's
-            # kernels.
+            # Megatron first tries kernels from Apex and Transformer Engine, and then those in
+            # torch.
             r"using (?:the )?(?:torch|default|native|python|slow|fallback)\b",
-            # How a program continues without something that it lacks
+            # How a program says that it continues without something
             r"(?i:\bus(?:e|es|ing) (?:the )?defaults?\b|\bfall(?:s|ing)? back\b"
             r"|\bcontinu(?:es|ing) without\b|\bdisabl(?:ed|ing)\b|\brebuilding\b"
             r"|\bwill not be (?:used|computed|available|registered)\b)",
             r"[Cc]ould not find arguments in the checkpoint",
-            # A warning of a shell, of Slurm's commands, or of Perl
+            # A warning from a shell, a Slurm command, or Perl
             r"(?:^|[\s:])[Ww]arning: ",
-            # A command of a job script before or after the training
+            # A command in a job script before or after the training
             (
                 r"^(?:\S+: (?:line \d+: )?)?(?:perl|id|groups|mkdir|ln|rm|rmdir|chmod|chown|chgrp|mv"
                 r"|kill|pkill|touch|find|stty|mesg|tput|xauth|sysctl|rsync|tar|git)\b: "
@@ -180,13 +181,13 @@ _NO_FIRST_ERROR = re.compile(
             r"bash: cannot set terminal process group",
             r"pip's dependency resolver does not",
             r"modulefile error|modulecmd",
-            # A script looks for devices of other vendors.
+            # A script looks for devices from other vendors.
             (
                 r"(?:nvidia-smi|rocm-smi|xpu-smi|hl-smi|ibstat|ibv_devinfo|numactl|module|ml|git|conda"
                 r"|lspci|lscpu): (?:command )?not found"
             ),
             r"\bcpuinfo: ",
-            # A measured difference, such as the largest error of a kernel
+            # A measured difference, such as the largest error in a kernel's output
             r"\berrors?\s?[:=]\s?\d+(?:\.\d|e-\d)",
             # Without InfiniBand, Open MPI uses a different transport.
             r"was unable to find any relevant network interfaces",
@@ -207,7 +208,7 @@ Some of these lines are known failures, so the rules are applied to them too.
 
 
 def is_harmless(text: str) -> bool:
-    """Return whether a line is known to be harmless in spite of the words that it contains."""
+    """Return whether a line is known to be harmless in spite of the words in it."""
     return bool(_HARMLESS.search(text))
 
 

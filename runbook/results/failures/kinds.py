@@ -1,4 +1,4 @@
-"""All known kinds of failure with their remedies, in the order of docs/when-it-fails.md."""
+"""All known kinds of failure with remedies, in the same order as in docs/when-it-fails.md."""
 
 from dataclasses import dataclass
 
@@ -463,7 +463,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class SilentEnd:
-    """A failure that shows only in the last lines of a log.
+    """A failure that shows only in the last lines in a log.
 
     Healthy logs contain these words too, but do not end with them.
     """

@@ -1,17 +1,17 @@
-"""Splits a log line into its text and the prefixes of launchers, which name the rank and host."""
+"""Splits a log line into text and launcher prefixes, which name the rank and host."""
 
 import re
 from dataclasses import dataclass
 
 _PREFIXES = (
-    # The time stamp that a log collector puts before the launcher's prefix: "2025-06-24 17:29:06
+    # The time stamp that a log collector puts before the launcher prefix: "2025-06-24 17:29:06
     # [rank0]:..."
     re.compile(r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)?\s+(?=\S)"),
-    # A program that passes on another one's exception at the level of information
+    # A program that passes on an exception from another program at level INFO
     re.compile(
         r"^(?:\[\d{4}-\d\d-\d\d[ T][\d:.,]+\] )?\[INFO\] (?=(?:[a-z_]\w*\.)*[A-Z]\w*Error: \S)"
     ),
-    # Lines of ranks that pass through Python's logging: "- trainer - INFO - [rank7]: ..."
+    # Lines from ranks that pass through Python logging: "- trainer - INFO - [rank7]: ..."
     re.compile(r"^- \S+ - [A-Z]+ - (?=\[rank\d+\]:)"),
     # NeMo-Run and torchx: "i.pretrain/0 [default0]:..."
     re.compile(r"^[a-zA-Z][\w.-]*/\d+ (?=\S|  )"),
@@ -29,7 +29,7 @@ _PREFIXES = (
     re.compile(r"^\((?:[\w:. ()]+ )?pid=\d+(?:, ip=(?P<host>[\d.]+))?\)\s?"),
     # SkyPilot: "(worker6, rank=6, pid=8930, ip=10.42.3.242) ..."
     re.compile(r"^\([\w-]+, rank=(?P<rank>\d+), pid=\d+(?:, ip=(?P<host>[\d.]+))?\)\s?"),
-    # pdsh and DeepSpeed's launcher: "node7: ..."
+    # pdsh and the DeepSpeed launcher: "node7: ..."
     re.compile(r"^(?P<host>[a-zA-Z][a-zA-Z-]*\d[\w-]*): (?=\S)"),
 )
 _HAS_PREFIX = re.compile(
@@ -44,7 +44,7 @@ MAX_PREFIXES = 4
 
 @dataclass(frozen=True)
 class LogLine:
-    """The text of a line, and the rank and host that wrote the line.
+    """The text in a line, and the rank and host that wrote it.
 
     `rank` is None and `host` is empty if the line does not name them.
     """

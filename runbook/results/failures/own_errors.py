@@ -1,4 +1,4 @@
-"""Finds fatal errors that no rule recognizes, each with its exception, message, place and rank.
+"""Finds fatal errors that no rule recognizes, with exception, message, place and rank.
 
 A rule knows what a line means. All that is known about these errors is that the process wrote
 nothing after them, so they are used only if no rule matches.
@@ -83,7 +83,7 @@ class OwnError:
 
     @property
     def evidence(self) -> str:
-        """Return the error as readable text: the exception, its message and where it was raised."""
+        """Return the error as readable text: exception, message and where it was raised."""
         error = self.raised.exception
         if self.raised.message:
             message = self.raised.message[:MAX_MESSAGE]
@@ -102,9 +102,9 @@ class OwnError:
 
 
 class _Process:
-    """The output of a process.
+    """Output from a process.
 
-    All lines of a host that name no rank count as lines of one process.
+    All lines from a host that name no rank count as output from one process.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class _Process:
         self.error: OwnError | None = None
         self.error_chain = 0
         self.known_chain = 0
-        """The newest chain of tracebacks in which a rule recognized a line."""
+        """The newest traceback chain in which a rule recognized a line."""
         self.lines_after = 0
         self.needs_message = False
 
@@ -135,7 +135,7 @@ class OwnErrorFinder:
         self._has_steps_here = False
         """Whether the current file contains training steps."""
         self._beside: list[OwnError] = []
-        """Errors that a launcher reported in a file without steps, such as a job's stderr."""
+        """Errors that a launcher reported in a file without steps, such as the stderr of a job."""
         self._is_beside_newest = False
         self._of_earlier_files: list[OwnError] = []
         """Other errors from earlier files.
@@ -168,7 +168,7 @@ class OwnErrorFinder:
         reader = process.reader
         was_reading = reader.is_reading
         before = ""
-        # A log with the stacks of many ranks has thousands of frames. Only the first frame of each
+        # A log with stacks from many ranks has thousands of frames. Only the first frame in each
         # stack starts a traceback.
         if begins and not (was_reading and FRAME in line):
             before = _last_of_process(lines_before, log_line)
@@ -240,7 +240,7 @@ class OwnErrorFinder:
         return [*self._beside, *self._of_earlier_files, *self._errors_here()]
 
     def _errors_here(self) -> list[OwnError]:
-        """Return the errors of the file that is being read."""
+        """Return the errors in the file that is being read."""
         errors = []
         for process in self._processes.values():
             goes_on = process.lines_after > MAX_LINES_AFTER and not self._ended_badly
@@ -286,7 +286,7 @@ class OwnErrorFinder:
             process.needs_message = not error.raised.message and text.rstrip().endswith(":")
 
     def _is_telling(self, process: _Process, raised: RaisedError, is_of_chain: bool) -> bool:
-        """Return whether an error explains the end of its process better than the previous one."""
+        """Return whether an error explains better than the previous one why the process ended."""
         if process.error is None:
             return True
         if is_of_chain:
@@ -306,7 +306,7 @@ def _is_about_another_process(raised: RaisedError) -> bool:
 
 
 def _last_of_process(lines: Sequence[str], log_line: LogLine) -> str:
-    """Return the text of the last of these lines that the process of `log_line` wrote, or ''."""
+    """Return the text in the last line from the same process as `log_line`, or ''."""
     for line in reversed(lines):
         candidate = split_prefix(line)
         if (candidate.rank, candidate.host) == (log_line.rank, log_line.host):

@@ -1,4 +1,4 @@
-"""Types for the table of failures: a kind of failure, and a rule that finds it in a line."""
+"""Types for the failure table: a kind of failure, and a rule that finds it in a line."""
 
 import re
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ class Level(StrEnum):
     SYMPTOM = "symptom"
     """The line shows an effect that may have different causes."""
     CONSEQUENCE = "consequence"
-    """The line results from the end of another rank or process."""
+    """The line was printed because another rank or process ended."""
 
     @property
     def strength(self) -> int:
@@ -56,7 +56,7 @@ _ADVICE = {
 
 @dataclass(frozen=True, kw_only=True)
 class FailureKind:
-    """A kind of failure that ends jobs, with its remedy."""
+    """A kind of failure that ends jobs, with a remedy."""
 
     name: str
     remedy: str
@@ -68,19 +68,19 @@ class FailureKind:
 class Rule:
     """A rule that recognizes a kind of failure in a line.
 
-    The first rule that matches a line decides its meaning.
+    The first rule that matches a line decides what it means.
     """
 
     kind: FailureKind
     patterns: tuple[str, ...] = ()
     """Regular expressions.
 
-    At least one of them must match the line's text without prefixes.
+    At least one of them must match the text in the line, without prefixes.
     """
     error_patterns: tuple[str, ...] = ()
     """Regular expressions that count only in a line that reports an error.
 
-    Programs also print the words of these patterns when they announce what they will do.
+    Programs also print the words in these patterns when they announce what they will do.
     """
     example: str
     """A line that a program printed and that the rule recognizes."""
@@ -95,9 +95,9 @@ class Rule:
     example_before: str = ""
     """A line that must precede the example, and which `after` matches."""
     level: Level | None = None
-    """Level of the line; None means the level of the kind of failure."""
+    """Level for this line; None means the level set for the kind of failure."""
     decision: NextStep | None = None
-    """Decision for this line; None means the decision of the kind of failure."""
+    """Decision for this line; None means the decision set for the kind of failure."""
     also: FailureKind | None = None
     """Another kind of failure that can print the same line."""
     check: str = ""
@@ -153,7 +153,7 @@ class Rule:
 
     @property
     def first_pattern(self) -> str:
-        """Return the pattern that messages use as the rule's name."""
+        """Return the pattern that messages use to name the rule."""
         return (*self.patterns, *self.error_patterns, "")[0]
 
 
@@ -162,7 +162,7 @@ def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str] | None:
 
 
 def _begins_word(expression: re.Pattern[str], text: str) -> bool:
-    """Return whether an expression matches from the beginning of a word."""
+    """Return whether an expression matches at the beginning of a word."""
     match = expression.search(text)
     while match is not None and is_inside_word(text, match.start()):
         match = expression.search(text, match.start() + 1)

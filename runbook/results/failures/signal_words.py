@@ -2,7 +2,7 @@
 
 Every pattern of every rule contains one of these words in lower case. Searching for the words first
 is several times faster than applying the rules to every line. No word contains a digit, so lines
-that differ only in their digits contain the same words.
+that differ only in digits contain the same words.
 """
 
 SIGNAL_WORDS = (

@@ -7,9 +7,9 @@ from runbook.results.failures.error_lines import EXCEPTION
 from runbook.results.failures.log_line import split_prefix
 
 HEADING = "Exception ignored "
-"""The beginning of the line above an exception that the program survives."""
+"""How the line above an exception that the program survives begins."""
 THREAD_HEADING = "Exception in thread "
-"""The beginning of the line above an exception that ends only a thread of the program."""
+"""How the line above an exception that ends only a thread begins."""
 _STILL_TRUE = re.compile(
     r"No space left on device|[Qq]uota exceeded|killed by signal: (?:Killed|Bus error)"
 )
@@ -19,25 +19,24 @@ _HAS_INDENT = re.compile(r"\s|Traceback \(")
 MAX_STRANGERS = 10
 """Maximum number of unprefixed lines from other processes that may occur inside a traceback."""
 LINES_BETWEEN = 2
-"""Maximum number of lines between two tracebacks of a chain, including an empty line."""
+"""Maximum number of lines between two tracebacks in a chain, including an empty line."""
 
 
 @dataclass
 class _Ignored:
-    """The state of a process that prints an ignored exception."""
+    """State of a process that prints an ignored exception."""
 
     is_complete: bool = False
     """Whether the exception has been printed completely.
 
-    Another exception of the same chain may follow.
+    Another exception in the same chain may follow.
     """
     num_others: int = 0
-    """Number of lines since the exception, or of lines from other processes within the traceback.
-    """
+    """Number of lines since the exception, or from other processes within the traceback."""
 
 
 class SurvivedExceptions:
-    """Tracks the lines of such exceptions for each rank and host."""
+    """Tracks which lines belong to such exceptions, for each rank and host."""
 
     def __init__(self, heading: str = HEADING) -> None:
         self._heading = heading
@@ -66,7 +65,7 @@ class SurvivedExceptions:
 
 
 def _read(ignored: _Ignored, text: str) -> bool:
-    """Return whether the next line of a process is part of its ignored exception."""
+    """Return whether the next line from a process is part of the ignored exception."""
     if _CHAINED.match(text):
         ignored.is_complete = False
         ignored.num_others = 0

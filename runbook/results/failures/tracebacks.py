@@ -1,4 +1,4 @@
-"""Parsers for the last output of a process: tracebacks, C++ terminate and argparse errors."""
+"""Parsers for the last output from a process: tracebacks, C++ terminate and argparse errors."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from enum import Enum, auto
 TRACEBACK = "Traceback (most recent call last)"
 FRAME = 'File "'
 BEGINNINGS = (TRACEBACK, FRAME, "terminate called after throwing", ".py: error: ")
-"""Every error that this module recognizes begins with a line that contains one of these strings."""
+"""Every error recognized in this module begins with a line that contains one of these strings."""
 ARGUMENT_ERROR = "argument error"
 """Used in place of an exception name, because argparse does not raise an exception."""
 
@@ -17,17 +17,17 @@ _FRAME = re.compile(
 _RICH_FRAME = re.compile(
     r"^│ (?P<indent>)(?P<file>\S+\.py):(?P<line>\d+) in (?P<function>\S+)\s*(?:│\s*)?$"
 )
-"""A frame of a traceback in a box, as drawn by the package rich."""
+"""A traceback frame in a box, as drawn by the package rich."""
 _EXCEPTION = re.compile(
     r"^(?P<name>(?:[A-Za-z_]\w*\.(?:<locals>\.)?)*[A-Za-z_]\w*)"
     r"(?:\(\w+\))?(?P<colon>: ?(?P<message>.*))?$"
 )
 """The name and message of an exception.
 
-The name of a class that is defined inside a function contains `<locals>`.
+If a class is defined inside a function, its name contains `<locals>`.
 """
 _MEASURE = re.compile(r"Error: ?[\d.]+(?:e-?\d+)?\s*$")
-"""A numeric error, such as `Error: 0.012`, which a trainer prints like an exception's message."""
+"""A numeric error, such as `Error: 0.012`, which a trainer prints like an exception message."""
 _ENDING_OF_NAME = re.compile(
     r"(?:[Ee]rror|Exception|Interrupt|Exit|Failure|Failed|ExceptionGroup)$"
 )
@@ -42,13 +42,13 @@ _NOT_FATAL = re.compile(
 _REPLACES = re.compile(r"During handling of the above exception|^Original Traceback")
 """The line between two tracebacks, if the second is more informative.
 
-For example, the traceback of a data loader's worker comes after the traceback of its parent.
+For example, the traceback from a data loader worker comes after that from the parent process.
 """
 _FOLLOWS = "direct cause of the following exception"
 _GROUP_MARGIN = re.compile(r"^ {2,}\| ?")
-"""The margin at the start of each line in an exception group's traceback."""
+"""The margin at the start of each line in the traceback for an exception group."""
 _GROUP_PART = re.compile(r"^ {2,}\+-(?:\+-)?-{10,} (?P<number>\d+) -{10,}$")
-"""The line above each exception of an exception group."""
+"""The line above each exception in an exception group."""
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<")
 MAX_STRANGERS = 20
 """Maximum number of lines from other processes, without a prefix, that may occur inside a
@@ -57,7 +57,7 @@ traceback.
 
 
 def without_margin(text: str) -> str:
-    """Return a line without the margin of an exception group.
+    """Remove the margin that lines in an exception group have.
 
     >>> without_margin("  |   File 'train.py', line 1, in main")
     "  File 'train.py', line 1, in main"
@@ -66,7 +66,7 @@ def without_margin(text: str) -> str:
 
 
 class Join(Enum):
-    """How an exception is related to the previous exception of its process."""
+    """How an exception is related to the previous exception in the same process."""
 
     NOTHING = auto()
     REPLACES = auto()
@@ -89,11 +89,11 @@ class RaisedError:
 
 
 class TracebackReader:
-    """Reads the lines of a process as they arrive. The lines have no prefixes."""
+    """Reads lines from a process as they arrive. The lines have no prefixes."""
 
     def __init__(self) -> None:
         self.chain = 0
-        """Number of tracebacks up to now. A chain of tracebacks counts as one traceback."""
+        """Number of tracebacks up to now. A chain counts as one traceback."""
         self.is_reading = False
         """Whether the last line was part of an unfinished traceback."""
         self._join = Join.NOTHING
@@ -103,7 +103,7 @@ class TracebackReader:
         self._library_place = ""
         self._source = ""
         self._frame_indent = 0
-        """Indentation of the newest frame. The line of the exception is indented less, or not at
+        """Indentation of the newest frame. The line with the exception is indented less, or not at
         all.
         """
         self._num_strangers = 0
@@ -135,7 +135,7 @@ class TracebackReader:
         elif frame := _FRAME.match(text) or _RICH_FRAME.match(text):
             self._read_frame(frame, before)
         elif part := _GROUP_PART.match(text):
-            # The first exception of a group is the most informative one.
+            # The first exception in a group is the most informative one.
             self._join = Join.REPLACES if part["number"] == "1" else Join.FOLLOWS
             self._begin(before)
             self._has_heading = True
@@ -185,7 +185,7 @@ class TracebackReader:
 
     def _read_inside(self, text: str) -> RaisedError | None:
         """Read a line inside a traceback: between two frames, or after the last frame."""
-        # Skip parts of a box, and the marks below a statement, because srun puts these on separate
+        # Skip parts of a box, and marks below a statement, because srun puts these on separate
         # lines.
         if not text.strip(" \t│─╭╮╰╯^~"):
             return None
@@ -226,7 +226,7 @@ class TracebackReader:
         return error
 
     def _is_statement_without_indent(self) -> bool:
-        """Return whether the line is a frame's statement that has lost its indentation."""
+        """Return whether the line is a statement in a frame and has lost its indentation."""
         return bool(self._library_place) and not self._frame_indent and not self._source
 
     def _ends_traceback(self, name: str) -> bool:

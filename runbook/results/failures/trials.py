@@ -13,7 +13,7 @@ from runbook.results.failures.rule import FailureKind
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial of one remedy."""
+    """A trial in which a remedy was tested."""
 
     kind: FailureKind
     how: str
@@ -224,5 +224,5 @@ TRIALS = (
 
 
 def trial_of(kind: FailureKind) -> Trial | None:
-    """Return the trial of a failure's remedy, or None if the remedy was not tried."""
+    """Return the trial for this kind of failure, or None if the remedy was not tried."""
     return next((trial for trial in TRIALS if trial.kind == kind), None)

@@ -1,1 +1,1 @@
-"""Figures of a run, each with units and a reference."""
+"""Figures for a run, each with units and a reference."""

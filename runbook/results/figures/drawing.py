@@ -1,4 +1,4 @@
-"""The common style of all figures, with colours that survive printing, and reproducible SVG."""
+"""The style shared by all figures, with colours that survive printing, and reproducible SVG."""
 
 import base64
 import io
@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# Okabe and Ito's palette is readable with all common kinds of colour blindness. In print,
-# line styles and markers distinguish the curves.
+# The Okabe-Ito palette is readable with all common kinds of colour blindness. In print, line styles
+# and markers distinguish the curves.
 BLUE = "#0072B2"
 ORANGE = "#E69F00"
 GREEN = "#009E73"
@@ -51,7 +51,7 @@ def as_png(figure: Any) -> str:
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write the figure in the format of the file name's extension (.svg, .png, .pdf)."""
+    """Write the figure to a file, in the format given by the extension (.svg, .png, .pdf)."""
     import matplotlib as mpl
 
     with mpl.rc_context(STYLE):
@@ -62,7 +62,7 @@ def save(figure: Any, path: Path) -> None:
 def drawing(title: str, height: float = 3.4, *, panels: int = 1) -> Iterator[tuple[Any, Any]]:
     """Yield a figure in our style, with one or more axes.
 
-    The caller's own settings stay unchanged.
+    Settings made by the caller stay unchanged.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -80,6 +80,6 @@ def drawing(title: str, height: float = 3.4, *, panels: int = 1) -> Iterator[tup
                 fontweight="bold",
             )
 
-        # A notebook also shows the figure if it is the last expression of a cell.
+        # A notebook also shows the figure if it is the last expression in a cell.
         vars(figure)["_repr_html_"] = partial(as_svg, figure)
         yield figure, axes

@@ -1,4 +1,4 @@
-"""Formulas filled with a plan's values, in LaTeX and as plain text for terminals and logs."""
+"""Formulas with values from a plan filled in, as LaTeX and as plain text for terminals and logs."""
 
 from runbook.core.units import show_bytes, show_count, show_duration
 from runbook.planning.make_plan import Plan
@@ -6,7 +6,7 @@ from runbook.results.messages import ResultMessage
 
 
 def first_loss(plan: Plan, phase: str) -> tuple[str, str]:
-    """Return the formula for an untrained model's loss, where all tokens are equally likely."""
+    """Return the formula for the loss before training, when all tokens are equally likely."""
     vocabulary = plan.phases[phase].model.shape.vocabulary
     loss = plan.parameters[phase].first_loss
     latex = (
@@ -17,7 +17,7 @@ def first_loss(plan: Plan, phase: str) -> tuple[str, str]:
 
 
 def parameters(plan: Plan, phase: str) -> tuple[str, str]:
-    """Return the formula of the number of parameters: the sum of layers and embeddings."""
+    """Return the formula for the number of parameters, summed over layers and embeddings."""
     whole = plan.parameters[phase].whole
     layers = plan.phases[phase].model.shape.layers
     others = whole.token_embedding + whole.position_embedding + whole.final_norm + whole.output
@@ -34,7 +34,7 @@ def parameters(plan: Plan, phase: str) -> tuple[str, str]:
 
 
 def batch(plan: Plan, phase: str) -> tuple[str, str]:
-    """Return the formulas of the sequences per step and of the pipeline bubble."""
+    """Return the formulas for the sequences per step and the pipeline bubble."""
     planned = plan.phases[phase]
     micro = planned.batch.micro
     copies = planned.parallel.data
@@ -59,7 +59,7 @@ def batch(plan: Plan, phase: str) -> tuple[str, str]:
 
 
 def memory(plan: Plan, phase: str) -> tuple[str, str]:
-    """Return the formula of the fullest rank's memory: its parameters, and what a step adds."""
+    """Return the formula for the memory on the fullest rank: parameters, and what a step adds."""
     stage = plan.memory[phase].fullest_stage
     count = plan.parameters[phase].per_rank_by_stage[stage.stage]
     bytes_per_parameter = []
@@ -84,7 +84,7 @@ def memory(plan: Plan, phase: str) -> tuple[str, str]:
 
 
 def step_time(plan: Plan, phase: str) -> tuple[str, str] | None:
-    """Return the formula for the step time: operations divided by the speed of the devices.
+    """Return the formula for the step time: operations divided by device speed.
 
     Return None if the step time is unknown.
     """
@@ -109,7 +109,7 @@ def step_time(plan: Plan, phase: str) -> tuple[str, str] | None:
 
 
 def reached_speed(plan: Plan, phase: str, seconds: float) -> tuple[str, str]:
-    """Return the formula for the speed reached: a step's operations divided by its device time."""
+    """Return the formula for the speed reached: operations in a step divided by device time."""
     flops = plan.flops[phase]
     world = plan.phases[phase].parallel.world_size
     work = flops.per_iteration[flops.convention]
@@ -121,7 +121,7 @@ def reached_speed(plan: Plan, phase: str, seconds: float) -> tuple[str, str]:
 
 
 def epochs(plan: Plan, phase: str, tokens: int) -> tuple[str, str]:
-    """Return the formula for the number of times that each token is read in training."""
+    """Return the formula for how many times each token is read in training."""
     needed = plan.phases[phase].duration.tokens
     times = f"{needed / tokens:.3g}"
     latex = (

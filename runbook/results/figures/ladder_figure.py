@@ -1,4 +1,4 @@
-"""The figure of a ladder: the rungs' losses over compute, and the forecast for the run."""
+"""Draws a ladder: the loss of each rung over compute, and the forecast for the run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from runbook.results.figures.drawing import BLUE, GREEN, VERMILION, drawing
 
 @dataclass(frozen=True)
 class LadderPoint:
-    """A training run of the ladder, as a point in the figure."""
+    """A training run in the ladder, as a point in the figure."""
 
     flops: float
     loss: float
@@ -28,7 +28,7 @@ class ForecastPoint:
 
 
 def ladder_figure(rungs: Sequence[LadderPoint], forecast: ForecastPoint | None, run: str) -> Any:
-    """Draw the rungs' losses over compute, the forecast with its interval, and the actual loss."""
+    """Draw the rung losses over compute, the forecast with its interval, and the actual loss."""
     with drawing(f"Loss by compute: the ladder of {run}") as (figure, axes):
         axes.set_xscale("log")
         axes.set_xlabel("training FLOPs")

@@ -39,7 +39,7 @@ The hatching distinguishes the parts in print without colour.
 
 
 def memory_figure(plan: Plan, phases: Mapping[str, str]) -> Any:
-    """Draw the memory of a rank in the fullest stage of each phase, and a line at the capacity."""
+    """Draw the memory per rank in the fullest stage, for each phase, and a line at the capacity."""
     with drawing("Memory of one rank of the fullest stage", height=1.2 + 0.6 * len(phases)) as (
         figure,
         axes,
@@ -101,9 +101,9 @@ SHOWN_SOURCES = 12
 
 
 def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
-    """Draw the number of documents by length in tokens, in powers of two.
+    """Draw how many documents there are by length in tokens, in powers of two.
 
-    A line marks the model's sequence length.
+    A line marks the sequence length used by the model.
     """
     with drawing("How long documents are") as (figure, axes):
         first = next((power for power, count in enumerate(lengths) if count), 0)
@@ -143,9 +143,9 @@ def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
 
 
 def source_figure(tokens: Mapping[str, int]) -> Any:
-    """Draw the tokens of each source, largest first.
+    """Draw the number of tokens from each source, largest first.
 
-    A line marks the number of tokens that each source would have if all sources were equally large.
+    A line marks how many tokens each source would have if all sources were equally large.
     """
     ordered = sorted(tokens.items(), key=lambda source: -source[1])
     drawn = ordered[:SHOWN_SOURCES]
@@ -191,7 +191,7 @@ Forward and backward passes alternate between two colours each, so that neighbou
 distinguished.
 """
 WINDOW = 1.5
-"""Length of the beginning and of the end of a long step that are drawn, in passes through all
+"""For a long step, only this much is drawn at the beginning and at the end, in passes through all
 stages.
 """
 FEWEST = 5
@@ -202,7 +202,7 @@ several megabytes large.
 
 
 def memory_course_figure(stages: Sequence[Any], limit_bytes: int) -> Any:
-    """Draw the memory of stages (`Stage` as JSON) over one step: states, then activations."""
+    """Draw the memory used by stages (`Stage` as JSON) over one step: states, then activations."""
     with drawing("Memory over one step", height=3.8, panels=2) as (figure, panels):
         for axes, stage in zip(panels, stages, strict=False):
             _draw_memory_course(axes, stage)
@@ -240,7 +240,7 @@ def memory_course_figure(stages: Sequence[Any], limit_bytes: int) -> Any:
 
 
 def _draw_memory_course(axes: Any, stage: Any) -> None:
-    """Draw the states of a stage as a stack, with its activations on top."""
+    """Draw the states on a stage as a stack, with activations on top."""
     sizes = [size / GIB for _, size in stage["timeline"]]
     positions = [100 * index / max(1, len(sizes) - 1) for index in range(len(sizes))]
     below = [0.0] * len(sizes)
@@ -269,7 +269,7 @@ def _draw_memory_course(axes: Any, stage: Any) -> None:
 
 
 def _mark_optimizer(axes: Any, timeline: Sequence[Any]) -> None:
-    """Mark the start of the optimizer on the axis, whose unit is % of the allocations."""
+    """Mark where the optimizer starts on the axis, which is in % of the allocations."""
     num_before = sum(moment != OPTIMIZER for moment, _ in timeline)
     position = num_before * 100 / max(1, len(timeline))
     axes.axvline(
@@ -288,7 +288,7 @@ def _mark_optimizer(axes: Any, timeline: Sequence[Any]) -> None:
 
 
 def schedule_figure(replay: Replay, source: str = "") -> Any:
-    """Draw the work of each stage over time, or only the beginning and the end of a long step.
+    """Draw what each stage does over time; for a long step, only the beginning and the end.
 
     `source` says where the times come from if they do not come from the replay.
     """
@@ -324,7 +324,7 @@ def schedule_figure(replay: Replay, source: str = "") -> Any:
 
 
 def _schedule_windows(replay: Replay) -> list[tuple[float, float]]:
-    """Return the start and end, in seconds, of each drawn part of the step."""
+    """Return start and end, in seconds, for each part of the step that is drawn."""
     first = replay.stages[0]
     step_seconds = max(event.end for event in replay.events)
     chunks = len(first.forward)
@@ -337,7 +337,7 @@ def _schedule_windows(replay: Replay) -> list[tuple[float, float]]:
 
 
 def _draw_events(axes: Any, replay: Replay, window: tuple[float, float]) -> None:
-    """Draw the events of the step that fall into a window, each as a bar."""
+    """Draw the events that fall into a window, each as a bar."""
     begin, end = window
     chunks = len(replay.stages[0].forward)
     bars: defaultdict[tuple[str, int, int], list[tuple[float, float]]] = defaultdict(list)
@@ -359,7 +359,7 @@ def _draw_events(axes: Any, replay: Replay, window: tuple[float, float]) -> None
 
 
 def _kind_handles() -> list[Any]:
-    """Return the legend entries for the types of events."""
+    """Return the legend entries for the event types."""
     from matplotlib.patches import Patch
 
     handles = [Patch(color=colours[0], label=kind) for kind, colours in _COLOURS.items()]
@@ -380,7 +380,7 @@ MOST_STEPS = 400
 
 
 def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
-    """Draw a cell with the rank of each device.
+    """Draw a cell for each device, with the rank in it.
 
     Stages are stacked vertically; tensor ranks, context ranks and replicas are side by side. Ranks
     are numbered as in Megatron: first along the tensor dimension, then context, data and pipeline.
@@ -460,9 +460,9 @@ def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
 
 
 def planned_pipeline_figure(phase: PhasePlan, parts: dict[str, float], seconds: float) -> Any:
-    """Draw the planned step on the schedule of all stages, as if all stages had equal work.
+    """Draw the planned step as a schedule for all stages, as if all stages had equal work.
 
-    `parts` are the planned seconds of each part of the step. A dry run, by contrast, counts each
+    `parts` are the planned seconds for each part of the step. A dry run, by contrast, counts each
     stage separately.
     """
     num_microbatches = phase.batch.num_microbatches
@@ -472,14 +472,14 @@ def planned_pipeline_figure(phase: PhasePlan, parts: dict[str, float], seconds: 
     idle_seconds = sum(parts.get(name, 0.0) for name in ("bubble", "pipeline", "waiting"))
     working_seconds = step_seconds - end_seconds - idle_seconds
     chunk_seconds = working_seconds / num_microbatches / chunks
-    # A backward pass has twice the operations of a forward pass.
+    # A backward pass has twice as many operations as a forward pass.
     stage_times = StageTimes(
         (Seconds(chunk_seconds / 3),) * chunks,
         (Seconds(2 * chunk_seconds / 3),) * chunks,
         Seconds(),
         Seconds(matrices=end_seconds),
     )
-    # Each chunk of a micro-batch is sent once forward and once backward.
+    # For each chunk, a micro-batch is sent once forward and once backward.
     send_seconds = parts.get("pipeline", 0.0) / num_microbatches / chunks / 2
     waiting_seconds = parts.get("waiting", 0.0)
     waiting_share = waiting_seconds / max(1e-9, step_seconds - waiting_seconds)
@@ -496,7 +496,7 @@ def planned_pipeline_figure(phase: PhasePlan, parts: dict[str, float], seconds: 
 
 
 def rate_figure(phases: dict[str, PhasePlan]) -> Any:
-    """Draw the learning rate of each phase over its steps, including the warm-up."""
+    """Draw the learning rate over the steps in each phase, including the warm-up."""
     with drawing("Learning rate", height=2.8) as (figure, axes):
         for (name, phase), (colour, line) in zip(phases.items(), SERIES, strict=False):
             num_steps = phase.duration.iterations

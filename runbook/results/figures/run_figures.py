@@ -1,4 +1,4 @@
-"""Figures of a run: loss, throughput, step time, wall time, and comparisons with other results."""
+"""Figures for a run: loss, throughput, step time, wall time, and comparisons with other results."""
 
 import math
 import statistics
@@ -33,7 +33,7 @@ _PARTS = {
     "other": (GREY, ""),
     quantities.WAITING_FOR_DATA: (ORANGE, "///"),
 }
-"""Colour and hatch of each part of a step, from bottom to top."""
+"""Colour and hatch for each part of a step, from bottom to top."""
 MOST_POINTS = 4000
 """Maximum number of points drawn for a curve.
 
@@ -48,7 +48,7 @@ def _columns(points: Points) -> tuple[list[float], list[float]]:
 
 
 def _time_unit(seconds: float) -> tuple[str, float]:
-    """Return the most readable unit for a duration, and the length of the unit in seconds.
+    """Return the most readable unit for a duration, and how many seconds it has.
 
     >>> _time_unit(90), _time_unit(7200), _time_unit(90_000)
     (('s', 1.0), ('min', 60.0), ('h', 3600.0))
@@ -74,7 +74,7 @@ def loss_figure(
     """Draw the training loss by iteration.
 
     The figure also shows restarts, evaluations, spikes, repeated steps, steps without a loss, and
-    ln(vocabulary size), which is the loss of an untrained model.
+    ln(vocabulary size), the loss of an untrained model.
     """
     with drawing(title) as (figure, axes):
         points = history.losses
@@ -136,7 +136,7 @@ def loss_figure(
 
 
 def _draw_replaced(axes: Any, history: History) -> None:
-    """Draw the losses of steps that were repeated after a restart."""
+    """Draw the losses from steps that were repeated after a restart."""
     points = []
     for step in history.repeated:
         if step.loss is not None:
@@ -172,7 +172,7 @@ def throughput_figure(
     planned_tokens_per_second: float | None = None,
     title: str = "Throughput",
 ) -> Any:
-    """Draw the tokens per second of every step over time, their median, and the planned rate."""
+    """Draw the tokens per second in every step over time, the median, and the planned rate."""
 
     def tokens_per_second(step: Step) -> float:
         return step.global_batch * sequence_length / step.seconds
@@ -245,11 +245,11 @@ def _levels(
 
 
 MOST_BARS = 60
-"""Number of steps above which a filled curve replaces a bar for each step."""
+"""With more steps than this, a filled curve is drawn instead of a bar for each step."""
 
 
 def step_time_figure(history: History, *, planned_seconds: float | None = None) -> Any:
-    """Draw the time of every step by part, with lines at the median and the planned value."""
+    """Draw the time for every step by part, with lines at the median and the planned value."""
     with drawing("Parts of a step") as (figure, axes):
         steps = _some(history.steps)
         places = [step.iteration for step in steps]
@@ -331,7 +331,7 @@ def waterfall(
     bars: Sequence[tuple[float, float]],
     axis: str,
 ) -> Any:
-    """Draw a bar in each row. A bar is given by its start and its length.
+    """Draw one bar per row. Each bar is given as (start, length).
 
     All bars except the first and the last are time that was lost.
     """
@@ -435,14 +435,14 @@ def _save_spans(events: Sequence[Event]) -> list[tuple[float, float]]:
 
 
 def _some(steps: Sequence[Step]) -> list[Step]:
-    """Return all steps or, for a long run, the slowest of every few consecutive steps."""
+    """Return all steps or, for a long run, the slowest in each group of consecutive steps."""
     stretch = -(-len(steps) // MOST_POINTS) or 1
     parts = [steps[start : start + stretch] for start in range(0, len(steps), stretch)]
     return [max(part, key=lambda step: step.seconds) for part in parts]
 
 
 def _waiting(steps: Sequence[Step]) -> list[tuple[float, float]]:
-    """Return the start and end of each wait for data, or only of the longest if there are many."""
+    """Return start and end for each wait for data, or for the longest ones if there are many."""
     waited = sorted(
         (step for step in steps if step.data_wait_seconds > 0),
         key=lambda step: -step.data_wait_seconds,
@@ -523,7 +523,7 @@ def _row_colour(row: Row) -> str:
 
 
 def comparison_figure(histories: Mapping[str, History], title: str = "Loss of each run") -> Any:
-    """Draw the loss curves of multiple runs in one figure, by tokens seen and by training time."""
+    """Draw the loss curves for multiple runs in one figure, by tokens seen and by training time."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     with drawing(title, panels=2) as (figure, (by_tokens, by_hours)):
@@ -585,7 +585,7 @@ def scaling_figure(table: Table) -> Any:
 
 
 def mfu_figure(table: Table) -> Any:
-    """Draw the MFU of the rows of `published_table`, or the HFU if no MFU was published."""
+    """Draw the MFU for each row in `published_table`, or the HFU if no MFU was published."""
     rows = [row for row in table.rows if row[quantities.MFU] or row[quantities.HFU]]
     title = "MFU next to published results"
     with drawing(title, height=1.6 + 0.38 * max(1, len(rows))) as (figure, axes):
@@ -624,7 +624,7 @@ def mfu_figure(table: Table) -> Any:
 
 
 def _draw_share(axes: Any, row: Row, row_number: int) -> None:
-    """Draw the MFU of a row as a bar, or the HFU as a hatched bar."""
+    """Draw the MFU in a row as a bar, or the HFU as a hatched bar."""
     is_hardware = not row[quantities.MFU]
     share = row[quantities.HFU] if is_hardware else row[quantities.MFU]
     name = "HFU" if is_hardware else "MFU"

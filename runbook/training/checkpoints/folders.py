@@ -3,8 +3,8 @@
 This module does not need torch.
 
 A checkpoint is written as `iter_0000050.part`, gets its `metadata.json` with the sha256 of every
-file last, and is renamed. Then the tracker `latest_checkpointed_iteration.txt` is replaced by a
-rename. A kill at any moment therefore leaves either the new checkpoint or the previous ones, and
+file last, and is renamed. Then the tracker `latest_checkpointed_iteration.txt` is replaced, also by
+renaming. A kill at any moment therefore leaves either the new checkpoint or the previous ones, and
 any byte that changes later is detected.
 """
 
@@ -41,14 +41,14 @@ from runbook.training.messages import TrainingMessage
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """A checkpoint folder and its metadata."""
+    """A checkpoint folder with its metadata."""
 
     folder: Path
     iteration: int
     metadata: dict[str, Any]
 
     def shards(self) -> set[str]:
-        """Return the names of the shard files that have a recorded checksum."""
+        """Return the names of all shard files with a recorded checksum."""
         shards: set[str] = set()
         for name in self.metadata["files"]:
             if name.startswith(f"{SHARDS}/"):
@@ -58,11 +58,11 @@ class CheckpointFolder:
 
 
 _deletions: list[Future[None]] = []
-"""Deletions of old checkpoints by this process, which run while training continues."""
+"""Old checkpoints that this process is deleting while training continues."""
 
 
 def wait_for_deletions() -> None:
-    """Wait until the old checkpoints are deleted. Raise the error of a deletion that failed."""
+    """Wait until the old checkpoints are deleted. Raise the error if a deletion failed."""
     while _deletions:
         _deletions.pop().result()
 
@@ -120,7 +120,7 @@ def seal_checkpoint(
     )
     for folder in (part / SHARDS, part):
         sync_folder(folder)
-    # This is an incomplete or damaged checkpoint of the same iteration, which was not loaded
+    # This is an incomplete or damaged checkpoint for the same iteration, which was not loaded
     if final.exists():
         shutil.rmtree(final)
     injected_faults.armed.save("rename")
@@ -221,9 +221,9 @@ _COUNTS = ("iteration", "consumed_samples", "segment", "skipped", "nan")
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:
-    """Raise `ValueError` if a checkpoint's metadata is not what the loader expects.
+    """Raise `ValueError` if checkpoint metadata is not what the loader expects.
 
-    The types must be right, and every file must be in the checkpoint folder. The checksum of the
+    The types must be right, and every file must be in the checkpoint folder. A checksum over the
     metadata is not enough, because it only detects accidental changes: anyone can compute it.
     """
     for key in _COUNTS:
@@ -331,14 +331,14 @@ def differences(
 
 
 def sha256(path: Path) -> str:
-    """Return the checksum of a file's content."""
+    """Return the checksum of a file."""
     require_file(path)
     with path.open("rb", buffering=0) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync a folder, so that its directory entries survive a power failure."""
+    """Sync a folder to make sure that its directory entries survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

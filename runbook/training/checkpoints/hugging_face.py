@@ -31,7 +31,7 @@ _NOT_OURS = (
     "add_cross_attention",
     "scale_attn_by_inverse_layer_idx",
 )
-"""Config keys that change the model's architecture when they are set."""
+"""Config keys that change the model architecture when they are set."""
 _HARMLESS = frozenset(
     {
         *("_name_or_path", "architectures", "model_type", "torch_dtype", "dtype"),
@@ -40,7 +40,7 @@ _HARMLESS = frozenset(
         *("_attn_implementation", "_attn_implementation_autoset", "attn_implementation"),
         *("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id"),
         *("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"),
-        # Keys for text generation, and for heads of other tasks
+        # Keys for text generation, and for heads used in other tasks
         *("temperature", "top_k", "top_p", "typical_p", "do_sample", "max_length", "min_length"),
         *("num_beams", "num_beam_groups", "num_return_sequences", "early_stopping"),
         *("repetition_penalty", "encoder_no_repeat_ngram_size", "no_repeat_ngram_size"),
@@ -58,7 +58,7 @@ _HARMLESS = frozenset(
         *("rope_scaling", "rope_parameters", "use_sliding_window", "layer_types"),
     }
 )
-"""Keys of config.json that do not change what a model computes, or that are checked separately."""
+"""Keys in config.json that do not change what a model computes, or that are checked separately."""
 _FIXED: dict[str, object] = {
     # Only matters with cross-attention, which is refused
     "is_decoder": (False, True),
@@ -93,13 +93,13 @@ _SAME_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "
 _BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", "lm_head.weight")
 """Tensors in a folder that are not weights.
 
-They are masks and angles saved by older versions, and the copy of a tied head.
+They are masks and angles saved by older versions, and copies of tied heads.
 """
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A `transformers` model that computes the same function as a model of our own trainer.
+    """A `transformers` model that computes the same function as a model in our own trainer.
 
     hugging_face.json lists all kinds.
     """
@@ -107,16 +107,15 @@ class Kind:
     architecture: str
     # Values that our model must have to be exported as this kind
     needed: dict[str, object]
-    # Our value for each key of the kind's config
+    # Our value for each key in the config
     values: dict[str, str]
     constants: dict[str, object]
     # Config keys that switch biases on, each with our modules that then have a bias
     biases: dict[str, list[str]]
-    # The `transformers` module for each of our modules, or several modules if `transformers` splits
-    # our matrix
+    # The `transformers` module for each of our modules, or several if `transformers` splits our
+    # matrix
     modules: dict[str, list[str]]
-    # The defaults of missing keys and the modules with biases, by the model type of the imported
-    # folder
+    # Defaults for missing keys and modules with biases, by model type in the imported folder
     reads: dict[str, dict[str, Any]]
 
 
@@ -198,7 +197,7 @@ def _their_names(model: PlannedModel, kind: Kind) -> Iterator[tuple[str, tuple[s
 
 
 def _our_shape(name: str, model: PlannedModel) -> tuple[int, ...]:
-    """Return the shape of a weight in the complete model."""
+    """Return the shape that a weight has in the complete model."""
     hidden = model.shape.hidden
     ffn_rows = 2 * model.shape.ffn_hidden if model.shape.gated else model.shape.ffn_hidden
     qkv_heads = model.shape.heads + 2 * model.shape.kv_heads
@@ -218,7 +217,7 @@ def _our_shape(name: str, model: PlannedModel) -> tuple[int, ...]:
 
 
 def our_shapes(model: PlannedModel) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a model's weights, including those that `transformers` does not have."""
+    """Return the shapes of all weights, including those that `transformers` does not have."""
     has_rotary = model.shape.position_embedding == "rope"
     shapes = {}
     # GPT-2 in `transformers` has every module that our models may have.
@@ -234,12 +233,12 @@ def our_shapes(model: PlannedModel) -> dict[str, tuple[int, ...]]:
 
 
 def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch.Tensor]:
-    """Convert one of our weights to the form of `transformers`.
+    """Convert one of our weights to the form used in `transformers`.
 
-    In our query-key-value matrix, the queries of a group of heads come before the group's key and
-    value. GPT-2 stores all queries, then all keys, then all values in one matrix, and its matrices
-    have the shape [in, out]. The other models have three matrices, and a separate gate. In both
-    formats, a rotary pair consists of the elements i and i + size / 2.
+    In our query-key-value matrix, the queries for a group of heads come before the key and value
+    for that group. GPT-2 stores all queries, then all keys, then all values in one matrix, and its
+    matrices have the shape [in, out]. The other models have three matrices, and a separate gate. In
+    both formats, a rotary pair consists of the elements i and i + size / 2.
     """
     shape = model.shape
     is_gpt2 = shape.position_embedding == "learned"
@@ -256,16 +255,16 @@ def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch
 
     if is_gpt2 and "linear_" in name:
         joined = torch.cat(parts)
-        # Its linear layers are `Conv1D`, whose matrices are [in, out].
+        # Linear layers there are `Conv1D`, with matrices of shape [in, out].
         parts = [joined.T if joined.dim() > 1 else joined]
 
     return [part.contiguous() for part in parts]
 
 
 def to_ours(name: str, parts: list[torch.Tensor], model: PlannedModel) -> torch.Tensor:
-    """Convert weights of `transformers` to the weights of our own trainer.
+    """Convert weights from `transformers` to weights for our own trainer.
 
-    Rows of the padded vocabulary, which no loss uses, are zero.
+    Padding rows in the vocabulary, which no loss uses, are zero.
     """
     shape = model.shape
     is_gpt2 = shape.position_embedding == "learned"
@@ -300,7 +299,7 @@ def export_folder(
     request: OfflineRequest,
     end_of_document: int,
 ) -> dict[str, object]:
-    """Write config.json and the weights in float32, in files of the size that the request sets.
+    """Write config.json and the weights in float32, in files of the requested size.
 
     Only one weight is in memory at a time, because a large model would not fit.
     """
@@ -368,7 +367,7 @@ def _make_empty_folder(folder: Path) -> None:
 def _split_into_shards(
     shapes: Mapping[str, list[tuple[int, ...]]], shard_bytes: int
 ) -> list[list[str]]:
-    """Return the names of the weights in each file, in order.
+    """Return the names of the weights to write to each file, in order.
 
     A file exceeds `shard_bytes` only if a single weight does.
     """
@@ -433,7 +432,7 @@ def _write_header(stream: BinaryIO, shapes: Mapping[str, tuple[int, ...]]) -> No
     """Write the header of a safetensors file.
 
     The safetensors library is not used, because it can only write tensors that are completely in
-    memory. The header consists of its length in eight bytes, followed by JSON
+    memory. The header consists of the length in eight bytes, followed by JSON
     (https://huggingface.co/docs/safetensors).
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -484,7 +483,7 @@ def check_shapes(
 
 
 class SourceWeights:
-    """Weights of a different program, in the form of a state that can be saved.
+    """Weights from a different program, as a state that can be saved.
 
     `read_weight` reads each weight only when it is written.
     """
@@ -493,7 +492,7 @@ class SourceWeights:
     host_copies = None
 
     def __init__(self, model: PlannedModel, names: Iterable[str]) -> None:
-        """`names` are our names for the weights that the other program's files contain."""
+        """`names` are our names for the weights in the files from the other program."""
         self.model, self._ours = model, {stored_key(ours): ours for ours in names}
 
     def sharded_state(self) -> State:
@@ -514,10 +513,10 @@ class SourceWeights:
 
 
 class ImportedWeights(SourceWeights):
-    """The weights of a Hugging Face folder."""
+    """Weights from a Hugging Face folder."""
 
     def __init__(self, folder: Path, model: PlannedModel) -> None:
-        """Compare config.json, names and shapes with the plan's model.
+        """Compare config.json, names and shapes with the planned model.
 
         Raise `RefusedError` with each difference.
         """
@@ -526,7 +525,7 @@ class ImportedWeights(SourceWeights):
         their_names = dict(_their_names(model, kinds()[kind_of(model)]))
         for ours in their_names:
             if _is_linear_bias(ours) and ours.split(".")[-2] not in biased:
-                # A bias that only the plan's model has starts at zero
+                # A bias that only the planned model has starts at zero
                 their_names[ours] = ()
 
         shapes: dict[str, tuple[int, ...]] = {}
@@ -612,7 +611,7 @@ def _read_config(path: Path) -> dict[str, object]:
 
 
 def _planned_values(kind: Kind, model: PlannedModel) -> dict[str, object]:
-    """Return the values that config.json must contain to match the plan's model."""
+    """Return the values that config.json must contain to match the planned model."""
     # Dropout and initialization do not change what trained weights compute. If positions are
     # rotary, the longest sequence does not matter either.
     free = {"dropout", "init_std"}
@@ -633,9 +632,9 @@ def _planned_values(kind: Kind, model: PlannedModel) -> dict[str, object]:
 
 
 def _refuse_unknown(path: Path, theirs: Mapping[str, object], kind: Kind) -> None:
-    """Raise `RefusedError` for an unknown key, or for two names of one key with different values.
+    """Raise `RefusedError` for an unknown key, or if two names for one key have different values.
 
-    An unknown key of config.json may change the model, so only known keys are accepted.
+    An unknown key in config.json may change the model, so only known keys are accepted.
     """
     model_type = str(theirs["model_type"])
     aliases = _ALIASES.get(model_type, {})
@@ -708,7 +707,7 @@ def _refuse_scaled_positions(path: Path, theirs: Mapping[str, object]) -> None:
 
 
 def _refuse_two_values(path: Path, theirs: Mapping[str, object]) -> None:
-    """Raise `RefusedError` if config.json has two values for the same key of rotary positions."""
+    """Raise `RefusedError` if config.json has two values for the same rotary position key."""
     mappings = [theirs, theirs.get("rope_scaling"), theirs.get("rope_parameters")]
     for name in ("rope_theta", "partial_rotary_factor"):
         values = []
@@ -731,7 +730,7 @@ def _shown(value: object) -> str:
 
 
 def _meaning(theirs: dict[str, object], kind: Kind, model: PlannedModel) -> dict[str, object]:
-    """Return a config.json with its defaults filled in."""
+    """Return the content of a config.json with defaults filled in."""
     model_type = str(theirs.get("model_type"))
     rotary: dict[str, object] = {}
     # transformers 4 writes the first name, and transformers 5 writes the second.
@@ -768,9 +767,9 @@ _EIGHT_BITS = ("F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F
 
 
 class _SafetensorsFiles:
-    """All tensors of a folder's .safetensors files, by name.
+    """All tensors in the .safetensors files in a folder, by name.
 
-    Files of other formats are not opened.
+    Files in other formats are not opened.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -853,7 +852,7 @@ class _SafetensorsFiles:
         check_shapes(self._folder, compared, shapes, _BUFFERS)
 
     def _refuse_format(self, name: str) -> None:
-        """Raise `RefusedError` if a tensor is in float64, or in a format of 8 bits or fewer."""
+        """Raise `RefusedError` if a tensor is in float64, or in a format with 8 bits or fewer."""
         file, stored_name = self._files[_plain(name)]
         number_format = file.get_slice(stored_name).get_dtype()
         if number_format in ("F64", *_EIGHT_BITS):

@@ -1,4 +1,4 @@
-"""Reads Megatron-LM's checkpoints without running any code that they contain.
+"""Reads checkpoints from Megatron-LM, but runs no code that they contain.
 
 It reads the `torch_dist` format and the format with one file per rank.
 """
@@ -30,11 +30,11 @@ from runbook.training.messages import TrainingMessage
 _MEGATRON: dict[str, Any] = json.loads(
     Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
 )
-"""Facts about Megatron-LM's checkpoints.
+"""Facts about checkpoints from Megatron-LM.
 
-`not_ours` lists the arguments that change the model if they are set, `absent` the behavior of
-versions that lack an argument, and `older_names` the names that were used before megatron-core. The
-other entries list weights that tensor parallelism splits, and tensors that are not weights.
+`not_ours` lists the arguments that change the model if they are set, `absent` how versions that
+lack an argument behave, and `older_names` the names that were used before megatron-core. The other
+entries list weights that tensor parallelism splits, and tensors that are not weights.
 """
 _CUT_ROWS = (*PADDED, *_MEGATRON["cut_rows"])
 Stored: TypeAlias = dict[str, tuple[tuple[int, ...], Callable[[], torch.Tensor]]]
@@ -42,10 +42,10 @@ Stored: TypeAlias = dict[str, tuple[tuple[int, ...], Callable[[], torch.Tensor]]
 
 
 class MegatronWeights(SourceWeights):
-    """The weights of a Megatron-LM checkpoint."""
+    """Weights from a Megatron-LM checkpoint."""
 
     def __init__(self, folder: Path, model: PlannedModel) -> None:
-        """Compare arguments, names and shapes with the plan's model.
+        """Compare arguments, names and shapes with the planned model.
 
         Raise `RefusedError` with each difference.
         """
@@ -82,7 +82,7 @@ class MegatronWeights(SourceWeights):
 
         planned_shapes = {}
         for ours, shape in shapes.items():
-            # The vocabulary is stored with the padding of the layout that saved it.
+            # The vocabulary is stored with padding for the layout that saved it.
             stored_shape = (rows, *shape[1:]) if ours in PADDED else shape
             planned_shapes[stored_key(ours)] = stored_shape
 
@@ -94,7 +94,7 @@ class MegatronWeights(SourceWeights):
         check_shapes(folder, stored_shapes, planned_shapes, ignored)
 
     def read_weight(self, key: str) -> torch.Tensor:
-        """Return a complete weight in float32. Rows of the padded vocabulary are zero."""
+        """Return a complete weight in float32. Padding rows in the vocabulary are zero."""
         value = finite(self._read[key](), self._folder, key).float()
         if key in PADDED:
             return to_ours(key, [value[: self.model.shape.vocabulary]], self.model)
@@ -134,7 +134,7 @@ def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int
 
     stored = _stored_arguments(arguments)
     planned = _planned_arguments(model)
-    # The padding of the vocabulary depends on the layout that saved it, not on the plan's layout.
+    # The vocabulary padding depends on the layout that saved it, not on the planned layout.
     if getattr(stored, "padded_vocab_size", None) != model.shape.vocabulary:
         multiple = max(1, stored.make_vocab_size_divisible_by * stored.tensor_model_parallel_size)
         # Integer division that rounds up.
@@ -151,9 +151,9 @@ def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int
 
 
 def _stored_arguments(arguments: argparse.Namespace) -> argparse.Namespace:
-    """Return the options of the program that saved the checkpoint.
+    """Return the options used by the program that saved the checkpoint.
 
-    An option that an older version lacks gets the value that this version implies.
+    If an older version lacks an option, the option gets the value that this version implies.
     """
     values: dict[str, Any] = dict(_MEGATRON["absent"])
     for key, value in vars(arguments).items():
@@ -175,7 +175,7 @@ def _stored_arguments(arguments: argparse.Namespace) -> argparse.Namespace:
 
 
 def _planned_arguments(model: PlannedModel) -> dict[str, object]:
-    """Return the options that make Megatron-LM build the plan's model."""
+    """Return the options that make Megatron-LM build the planned model."""
     shape = model.shape
     has_rotary = shape.position_embedding == "rope"
     values: dict[str, object] = {
@@ -201,7 +201,7 @@ def _planned_arguments(model: PlannedModel) -> dict[str, object]:
         values["max_position_embeddings"] = shape.positions
 
     if not shape.gated:
-        # GPT-2's GELU uses tanh. Megatron-LM also has a GELU that uses the error function.
+        # The GELU in GPT-2 uses tanh. Megatron-LM also has a GELU that uses the error function.
         values["bias_gelu_fusion"] = True
 
     return values
@@ -210,7 +210,7 @@ def _planned_arguments(model: PlannedModel) -> dict[str, object]:
 def _shards(folder: Path, described: metadata.Metadata) -> Stored:
     """Return the weights in a `torch_dist` folder.
 
-    Megatron-LM stores the same weight of all layers as one tensor.
+    Megatron-LM stores the same weight from all layers as one tensor.
     """
     tensors = dict[str, Any]()
     places = {}
@@ -256,15 +256,15 @@ def _rank_files(
     *,
     gated: bool,
 ) -> Stored:
-    """Return the weights in the files of all tensor and pipeline ranks.
+    """Return the weights in the files from all tensor and pipeline ranks.
 
-    Shapes are returned immediately. The parts of a weight are joined only when it is read, so that
-    only one weight is in memory at a time.
+    Shapes are returned immediately. The parts are joined only when a weight is read, so that only
+    one weight is in memory at a time.
     """
     stages = _read_stages(folder, tensor, pipeline)
     pieces_by_key: dict[str, list[torch.Tensor]] = {}
     first_layer = 0
-    # An interleaved pipeline runs the first chunk of every stage, then the second chunk of every
+    # An interleaved pipeline runs the first chunk on every stage, then the second chunk on every
     # stage.
     for chunk in _chunk_names(stages[0][0]):
         for ranks in stages:
@@ -309,7 +309,7 @@ def _chunk_names(content: Iterable[str]) -> list[str]:
 
 
 def _with_layer_of_model(name: str, first_layer: int) -> tuple[str, int]:
-    """Return a weight name with its layer in the full model, and its layer in the chunk (or -1).
+    """Return a weight name with the layer in the full model, and the layer in the chunk (or -1).
 
     `first_layer` is the number of layers before the chunk, and a chunk numbers its layers from 0.
     """
@@ -324,9 +324,9 @@ def _with_layer_of_model(name: str, first_layer: int) -> tuple[str, int]:
 
 
 def _join(key: str, pieces: list[torch.Tensor], gated: bool) -> torch.Tensor:
-    """Join a weight's parts from all tensor ranks."""
+    """Join the parts of a weight from all tensor ranks."""
     if "linear_fc1" in key and gated and key.endswith(_CUT_ROWS):
-        # Each rank stores its part of the gate, followed by its part of the gated input
+        # Each rank stores part of the gate, followed by part of the gated input
         halves = [piece.chunk(2) for piece in pieces]
         pieces = []
         for number in (0, 1):

@@ -61,16 +61,16 @@ class TrainingProgress:
     skipped: int = 0
     nan: int = 0
     passed_over: list[list[int]] = field(default_factory=list)
-    """First and last sample of each step that was skipped since a rollback."""
+    """First and last sample in each step that was skipped since a rollback."""
 
 
 def model_shape(spec: PhasePlan) -> dict[str, object]:
-    """Return every setting of the model that determines its weights."""
+    """Return all model settings that determine the weights."""
     return {key: getattr(spec.model.shape, key) for key in _SHAPE_KEYS}
 
 
 def random_state() -> ShardedObject:
-    """Return this rank's random states, keyed by its rank."""
+    """Return the random states on this rank, keyed by rank."""
     state = {"torch": torch.get_rng_state(), "tracker": tracker_states()}
     if on_gpu():
         state["cuda"] = torch.cuda.get_rng_state()
@@ -88,7 +88,7 @@ def random_state() -> ShardedObject:
 
 
 class SavedRandomStates(TypedDict, total=False):
-    """Random states of a rank. `cuda` is included if the rank has a GPU."""
+    """Random states on a rank. `cuda` is included if the rank has a GPU."""
 
     torch: torch.Tensor
     tracker: dict[str, torch.Tensor]
@@ -96,7 +96,7 @@ class SavedRandomStates(TypedDict, total=False):
 
 
 def restore_random(random: SavedRandomStates) -> None:
-    """Restore this rank's random states."""
+    """Restore the random states on this rank."""
     torch.set_rng_state(random["torch"])
     restore_tracker_states(random["tracker"])
     if "cuda" in random and on_gpu():
@@ -104,7 +104,7 @@ def restore_random(random: SavedRandomStates) -> None:
 
 
 def tracker_states() -> dict[str, torch.Tensor]:
-    """Return the states of megatron-core's tracker of random generators as tensors.
+    """Return the states in the random generator tracker from megatron-core, as tensors.
 
     With CUDA graphs the tracker contains generators, which cannot be saved as data.
     """
@@ -119,7 +119,7 @@ def tracker_states() -> dict[str, torch.Tensor]:
 
 
 def restore_tracker_states(stored: Mapping[str, torch.Tensor]) -> None:
-    """Restore the states of megatron-core's tracker of random generators.
+    """Restore the states in the random generator tracker from megatron-core.
 
     Generators stay the same objects, because CUDA graphs refer to them.
     """
@@ -135,10 +135,10 @@ def restore_tracker_states(stored: Mapping[str, torch.Tensor]) -> None:
 
 @dataclass(frozen=True)
 class SaveResult:
-    """The cost of a save."""
+    """What a save cost."""
 
     iteration: int
-    # Time from the start of the save until the checkpoint was complete
+    # Time from starting the save until the checkpoint was complete
     seconds: float
     # How long training waited for the save
     stall_seconds: float
@@ -183,8 +183,8 @@ class PendingSave:
             "data_cache": dict(data_cache or {}),
             "saved_at": time.time(),
         }
-        # On a GPU the state is always copied, because torch's writer would copy one tensor at a
-        # time to new, unpinned memory.
+        # On a GPU the state is always copied, because the writer in torch would copy one tensor at
+        # a time to new, unpinned memory.
         copies = engine.host_copies if in_background or on_gpu() else None
         if copies is not None:
             copies.begin_save()
@@ -280,27 +280,27 @@ class LoadedCheckpoint:
     progress: TrainingProgress
     folder: Path
     problems: list[str]
-    # Values that differ from the plan's and change the training
+    # Values that differ from the plan and change the training
     changes: list[str]
     harmless: list[str]  # Values that differ without changing the training
     # Whether a different engine wrote the checkpoint, so that its optimizer state was not loaded
     weights_only: bool
     # What was wrong with the tracker, which is then rewritten; empty if nothing was
     tracker_fault: str
-    # Number of iterations by which a newer but incomplete checkpoint is ahead of this one
+    # How many iterations a newer but incomplete checkpoint is ahead of this one
     lost_iterations: int
     # sha256 of the cached sample order; empty in older checkpoints
     data_cache: dict[str, str]
     source: str = SHARED
-    """The source of the checkpoint: the shared disk, or copies in the memory of this node or its
+    """Where the checkpoint came from: the shared disk, or copies in memory on this node or its
     partner."""
 
 
 LoadNear: TypeAlias = Callable[[int, int], LoadedCheckpoint | None]
-"""A function that loads the copies in node memory if they are newer than its first argument.
+"""A function that loads copies in node memory if they are newer than the first argument.
 
-The first argument is an iteration. The second is the iteration of the newest checkpoint on the
-shared disk.
+The first argument is an iteration. The second is the iteration at which the newest checkpoint on
+the shared disk was saved.
 """
 
 
@@ -404,7 +404,7 @@ def _load_candidate(
 
 
 def _changes(spec: PhasePlan, checkpoint: CheckpointFolder) -> tuple[list[str], list[str]]:
-    """Return the differences between a checkpoint's training run and the plan.
+    """Return the differences between the training run that saved a checkpoint and the plan.
 
     The first list contains the differences that change training, and the second the harmless ones.
     """
@@ -422,7 +422,7 @@ def _changes(spec: PhasePlan, checkpoint: CheckpointFolder) -> tuple[list[str], 
 
 
 def _verify(checkpoint: CheckpointFolder) -> str:
-    """Return the first problem in a checkpoint's files, or ''. Each rank verifies some of them."""
+    """Return the first problem in the checkpoint files, or ''. Each rank verifies some of them."""
     rank = torch.distributed.get_rank()
     ranks = torch.distributed.get_world_size()
     problems = [""] * ranks
@@ -435,9 +435,9 @@ def _verify(checkpoint: CheckpointFolder) -> str:
 
 
 def keep_checkpoint_padding(spec: PhasePlan) -> PhasePlan:
-    """Return `spec` with the newest checkpoint's padded vocabulary, if this padding can be used.
+    """Return `spec` with the padded vocabulary from the newest checkpoint, if it can be used.
 
-    The checkpoint must have the same vocabulary, and its padded size must be divisible by the
+    The checkpoint must have the same vocabulary, and the padded size must be divisible by the
     tensor-parallel size. Megatron pads to a multiple of 128 x tensor, so a different
     tensor-parallel size would change the padding.
     """

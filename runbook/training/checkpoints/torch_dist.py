@@ -1,16 +1,16 @@
-"""Writes the `torch_dist` layout with torch's plain writer, and reads it without running its code.
+"""Writes the `torch_dist` layout with the plain torch writer, and reads it without running code.
 
-megatron-core's own writer forks a manager and a process for each file. These processes outlive a
-killed rank, and they report a full disk only indirectly. Here torch's plain writer writes the same
-layout in this process, with fsync.
+The writer in megatron-core forks a manager and a process for each file. These processes outlive a
+killed rank, and they report a full disk only indirectly. Here the plain torch writer writes the
+same layout in this process, with fsync.
 
-To get any part of a stored tensor, torch's reader loads the whole tensor into memory.
-`StoredShards` reads only the bytes of a range. So each rank needs memory only for its own part, and
+To get any part of a stored tensor, the reader in torch loads the whole tensor into memory.
+`StoredShards` reads only the bytes in a range. So each rank needs memory only for its own part, and
 the replicas together read each number once.
 
-torch writes `.metadata` of a `torch_dist` folder as a pickle. Only the classes that describe
-tensors may be unpickled here; a checkpoint that names any other class is refused. Other content of
-Megatron-LM's files (enums in its arguments, its plans for writing) is replaced with inert objects.
+torch writes `.metadata` in a `torch_dist` folder as a pickle. Only the classes that describe
+tensors may be unpickled here; a checkpoint that names any other class is refused. Other content in
+files from Megatron-LM (enums in arguments, plans for writing) is replaced with inert objects.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from runbook.training.process_groups import (
 from runbook.training.ranks import on_gpu
 
 WrittenShards: TypeAlias = tuple[list[Any], dict[str, str]]
-"""What a rank has written: torch's metadata with each tensor's position, and each file's sha256."""
+"""What a rank has written: torch metadata with tensor positions, and the sha256 of each file."""
 
 
 class ShardWriter:
@@ -80,7 +80,7 @@ class ShardWriter:
         """Prepare to write `state` into the empty `folder`.
 
         If the state is copied, training may change it immediately. If the state has only the shape
-        of a tensor, `read` returns the tensor's data for its key at the time of writing.
+        of a tensor, `read` is called to get the data for its key at the time of writing.
         """
         self.folder = folder
         shards_by_key = _shards_by_key(state)
@@ -93,8 +93,8 @@ class ShardWriter:
         num_bytes = sum(shard.data.nbytes for shard in tensors)
         host_copies = {} if copies is None else _copy_to_host(tensors, copies)
         self._num_files, self._num_threads = _files_and_threads(num_bytes, is_read=read is not None)
-        # If torch made the copies, it would wait for the training's CUDA stream after every 10 MB,
-        # and each wait could take as long as a step.
+        # If torch made the copies, it would wait for the CUDA stream used for training after every
+        # 10 MB, and each wait could take as long as a step.
         self._writer = FileSystemWriter(folder, sync_files=True, per_thread_copy_ahead=0)
         self._sums = _sum_while_writing(self._writer)
         self._planner = MCoreSavePlanner(flatten_state_dict=False)
@@ -105,7 +105,7 @@ class ShardWriter:
         self._plan = self._agree_on_plan(shards_by_key)
 
     def _agree_on_plan(self, shards_by_key: dict[str, list[Any]]) -> Any:
-        """Return this rank's plan, which lists the tensors and objects that it writes.
+        """Return the plan for this rank, which lists the tensors and objects that it writes.
 
         If more than one rank has a tensor, rank 0 assigns the tensor to one of them.
         """
@@ -134,11 +134,11 @@ class ShardWriter:
         return planner.finish_plan(received[0])
 
     def write(self) -> WrittenShards:
-        """Write this rank's files with fsync, one thread per file, and hash them while writing."""
+        """Write the files for this rank with fsync, one thread per file, and hash them."""
         items_by_file = filesystem._split_by_size_and_type(self._num_files, self._plan.items)
         parts = [part for part in enumerate(items_by_file) if part[1]]
         results = []
-        # With torch's own threads, all errors but the first would be lost.
+        # With threads started by torch, all errors but the first would be lost.
         with ThreadPoolExecutor(self._num_threads) as threads:
             run = threads.map if len(parts) > 1 else map
             for written in run(self._write_file, parts):
@@ -158,7 +158,7 @@ class ShardWriter:
         return self._writer.write_data(plan, self._planner).wait()
 
     def finish(self, written: WrittenShards) -> dict[str, str]:
-        """Collect the descriptions of all ranks' files.
+        """Collect the descriptions of the files from all ranks.
 
         Return the checksums of all files, by name.
         """
@@ -185,21 +185,20 @@ FILE_BYTES = 2**30
 MOST_FILES = 4
 """Maximum number of files that a rank on a GPU writes.
 
-On a GPU, a rank uses one more file and thread for every `FILE_BYTES` of its data, up to this
-maximum.
+On a GPU, a rank uses one more file and thread for every `FILE_BYTES` of data, up to this maximum.
 
 On a CPU, a rank writes one file, because the cores are busy computing. If weights are read during
-the save, torch keeps all weights of a file in memory, so imported weights are spread over as many
-files as necessary.
+the save, torch keeps all weights for a file in memory, so imported weights are spread over as many
+files as needed.
 """
 
 
 Place: TypeAlias = tuple[str, tuple[int, ...]]
-"""A part of a tensor, identified by the tensor name and the part's offset in it."""
+"""A part of a tensor, identified by tensor name and offset."""
 
 
 def _shards_by_key(state: State) -> dict[str, list[Shard]]:
-    """Return this rank's part of `state` in the form that megatron-core's planner expects."""
+    """Return this rank's part of `state` in the form that the megatron-core planner expects."""
     shards: dict[str, list[Shard]] = {}
     for shard in _shards_written_here(state):
         # Objects from different ranks share a key and differ in their position.
@@ -235,7 +234,7 @@ def _lookup(
     keys_without_data: Collection[str],
     read: Callable[[str], torch.Tensor] | None,
 ) -> Callable[[Any], Any]:
-    """Return the function from which the writer gets an item's data.
+    """Return a function that the writer can call to get the data for an item.
 
     The data is read from imported weights, or taken from a host copy or from the state.
     """
@@ -252,7 +251,7 @@ def _lookup(
 
 
 def _copy_to_host(shards: list[ShardedTensor], copies: HostCopies) -> dict[Place, torch.Tensor]:
-    """Return host copies of the shards' tensors, and leave only the shapes in the shards.
+    """Return host copies of the tensors in shards, and leave only the shapes in the shards.
 
     A state that was gathered from a GPU is already on the host. torch would mark pinned tensors as
     pinned in the metadata, and megatron-core cannot load such a checkpoint.
@@ -275,7 +274,7 @@ def _copy_to_host(shards: list[ShardedTensor], copies: HostCopies) -> dict[Place
 
 
 def _sum_while_writing(writer: FileSystemWriter) -> dict[str, Any]:
-    """Return the sha256 of every file that the writer will write, by name.
+    """Return the sha256 for every file that the writer will write, by name.
 
     The files are written sequentially, and the checksums are complete once all files are written.
     """
@@ -313,7 +312,7 @@ def state_bytes(state: State) -> int:
 def open_shards(checkpoint: folders.CheckpointFolder) -> StoredShards:
     """Return the shards of a verified checkpoint.
 
-    Rank 0 reads the metadata of the shards and sends it to the other ranks.
+    Rank 0 reads the shard metadata and sends it to the other ranks.
     """
     folder = checkpoint.folder / folders.SHARDS
     return StoredShards(
@@ -322,9 +321,9 @@ def open_shards(checkpoint: folders.CheckpointFolder) -> StoredShards:
 
 
 PIECE_BYTES = 16 * 2**20
-"""Largest number of bytes of a file that are in host memory at a time while a tensor is loaded.
+"""Largest number of bytes from a file that are in host memory at a time while a tensor is loaded.
 
-This is a power of two, to match the block size of file systems.
+This is a power of two, to match file system blocks.
 """
 
 READ_ERRORS = (
@@ -354,7 +353,7 @@ class Box(NamedTuple):
 
     @classmethod
     def of(cls, offsets: Sequence[int], sizes: Sequence[int]) -> Box:
-        """Return the rectangle of a part of a tensor.
+        """Return the rectangle that a part of a tensor covers.
 
         >>> Box.of((4, 0), (2, 8)), Box.of((4,), (2,))
         (Box(top=4, left=0, height=2, width=8), Box(top=4, left=0, height=2, width=1))
@@ -396,7 +395,7 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredShards:
-    """The tensors and objects of a checkpoint, which are read in parts."""
+    """The tensors and objects in a checkpoint, which are read in parts."""
 
     folder: Path
     description: metadata.Metadata
@@ -446,9 +445,9 @@ class StoredShards:
     ) -> None:
         """Fill `into` with the elements of the flattened `piece`, beginning at position `start`.
 
-        A piece of an optimizer's state is a flat range of a matrix. The range consists of up to
-        three boxes: part of a row, whole rows, and part of a row. A checkpoint of a different
-        layout stores the matrix in different chunks, so each box is filled from the chunks that it
+        A piece of optimizer state is a flat range in a matrix. The range consists of up to three
+        boxes: part of a row, whole rows, and part of a row. A checkpoint with a different layout
+        stores the matrix in different chunks, so each box is filled from the chunks that it
         overlaps.
         """
         described: Any = self.description.state_dict_metadata.get(piece.key)
@@ -510,7 +509,7 @@ class StoredShards:
 
     @contextlib.contextmanager
     def _open(self, key: str, storage: Any) -> Iterator[tuple[BinaryIO, Any]]:
-        """Open the file that contains an item; yield it, and a view of the item's part of it."""
+        """Open the file that contains an item; yield it, and a view of only the item."""
         path = self.folder / storage.relative_path
         try:
             folders.require_file(path)
@@ -561,7 +560,7 @@ def _data_offset(
     chunk: Box,
     dtype: torch.dtype,
 ) -> int:
-    """Return the byte offset in a saved file where a tensor's row-major elements begin."""
+    """Return the byte offset in a saved file at which the row-major elements of a tensor begin."""
     like = torch.load(item, map_location="meta", weights_only=True)
     item.seek(0)
     offset: int = torch._C.PyTorchFileReader(item).get_record_offset("data/0")  # type: ignore[attr-defined]
@@ -582,9 +581,9 @@ def _data_offset(
 
 
 def _without_ones(lengths: Iterable[int]) -> list[int]:
-    """Return a shape without dimensions of size 1.
+    """Drop all dimensions of size 1 from a shape.
 
-    megatron-core adds such a dimension in front of each layer's weights.
+    megatron-core adds such a dimension in front of the weights in each layer.
     """
     return [length for length in lengths if length != 1]
 
@@ -597,12 +596,12 @@ def _copy(
     dtype: torch.dtype,
     target: torch.Tensor,
 ) -> None:
-    """Copy a box out of a stored chunk. The chunk's elements begin at byte `data_start`.
+    """Copy a box out of a stored chunk. The elements in the chunk begin at byte `data_start`.
 
     Rows are staged in blocks in host memory. If the layouts differ, a row is only a part of a
-    stored row, and the overhead of one GPU copy per row would exceed the time to move its bytes.
-    The GPU copies from a pinned block while the next block is read, and torch reuses the memory
-    after the copy.
+    stored row, and one GPU copy per row would take longer to start than to move the bytes. The GPU
+    copies from a pinned block while the next block is read, and torch reuses the memory after the
+    copy.
     """
     row_bytes = overlap.width * dtype.itemsize
     rows_per_piece = max(1, PIECE_BYTES // row_bytes)
@@ -672,7 +671,7 @@ _NOT_NEEDED = (
     "types.SimpleNamespace",
     "_io.BytesIO",
 )
-"""Classes and functions in Megatron-LM's files that do not describe tensors.
+"""Classes and functions in files from Megatron-LM that do not describe tensors.
 
 Placeholders replace them, so none of them is called.
 """
@@ -701,7 +700,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _BoundedReads:
-    """A stream that refuses reads beyond its end, because a pickle may ask for 2^40 bytes."""
+    """A stream that refuses reads beyond the end, because a pickle may ask for 2^40 bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -749,7 +748,7 @@ def check_shards(folder: Path, files: Collection[str] | None = None) -> metadata
 
 COMMON_FILE = "common.pt"
 COMMON_STATE = "common_state"
-"""Since 0.19, megatron-core stores everything except the tensors in an object of this name."""
+"""Since 0.19, megatron-core stores everything except the tensors in an object with this name."""
 MAX_COMMON_BYTES = 256 * 2**20
 """Largest object that is read into memory. Arguments and counters take up a few kilobytes."""
 
@@ -775,7 +774,7 @@ def read_common(folder: Path, description: metadata.Metadata) -> Any:
 
 
 def _bytes_of(folder: Path, storage: Any) -> io.BytesIO:
-    """Return the bytes of one small object in a shard file."""
+    """Read one small object from a shard file, as bytes."""
     path = folder / storage.relative_path
     if storage.length > MAX_COMMON_BYTES:
         raise RefusedError(
@@ -792,10 +791,10 @@ def _bytes_of(folder: Path, storage: Any) -> io.BytesIO:
 
 
 def read_pickle(source: Path | io.BytesIO, *, name: Path | None = None) -> Any:
-    """Load the output of `torch.save`, and map its tensors to the file.
+    """Load a file written by `torch.save`, and map the tensors to the file.
 
     Raise `RefusedError` if the file contains more than data. If the source is bytes, error messages
-    show `name` as the name of the file.
+    show `name` as the file name.
     """
     path = source if isinstance(source, Path) else name
     if isinstance(source, Path) and source.exists() and not source.is_file():
@@ -843,8 +842,7 @@ def read_pickle(source: Path | io.BytesIO, *, name: Path | None = None) -> Any:
 def _refuse_compressed(source: Path | io.BytesIO, path: Path | None) -> None:
     """Raise `RefusedError` for an archive with compressed entries.
 
-    A few compressed kilobytes can unpack to gigabytes, and `torch.save` does not compress its
-    entries.
+    A few compressed kilobytes can unpack to gigabytes, and `torch.save` does not compress entries.
     """
     with zipfile.ZipFile(source) as archive:
         for entry in archive.infolist():
@@ -888,7 +886,7 @@ def _is_map_of_storage(content: object) -> bool:
 
 
 def _check_range(folder: Path, storage: Any) -> None:
-    """Raise `RefusedError` if a tensor begins or ends outside its file."""
+    """Raise `RefusedError` if a tensor begins or ends outside the file."""
     numbers = (storage.offset, storage.length)
     path = folder / str(storage.relative_path)
     size = path.stat().st_size if path.is_file() else None
@@ -930,7 +928,7 @@ def _check_tensor_sizes(folder: Path, description: metadata.Metadata) -> None:
 
 
 def _described_bytes(tensor: metadata.TensorStorageMetadata) -> int | None:
-    """Return the bytes of the tensor that an entry describes, or None if it is not a tensor."""
+    """Return how many bytes the tensor in an entry has, or None if the entry is not a tensor."""
     try:
         num_bytes = math.prod(tensor.size) * tensor.properties.dtype.itemsize
         lengths = [*tensor.size]

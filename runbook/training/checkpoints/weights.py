@@ -1,4 +1,4 @@
-"""Reads a checkpoint's complete weights one at a time, by the names of megatron-core's modules."""
+"""Reads complete weights from a checkpoint one at a time, by module name in megatron-core."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,16 +17,17 @@ from runbook.training.messages import TrainingMessage
 
 @dataclass(frozen=True)
 class WholeWeights:
-    """The weights of one verified checkpoint."""
+    """The weights in a verified checkpoint."""
 
     folder: Path
     iteration: int
     shards: torch_dist.StoredShards
 
     def stored_names(self, names: Iterable[str], *, masters: bool) -> dict[str, str]:
-        """Return each named weight's key in the checkpoint.
+        """Return the key in the checkpoint for each named weight.
 
-        With `masters`, it is the key of the optimizer's float32 copy, if the checkpoint has one.
+        With `masters`, it is the key of the float32 copy in the optimizer, if the checkpoint has
+        one.
         """
         described = self.shards.description.state_dict_metadata
         stored = {}
@@ -101,14 +102,14 @@ _FUSED_NORMS = {
     "input_layernorm": "self_attention.linear_qkv",
     "pre_mlp_layernorm": "mlp.linear_fc1",
 }
-"""Names of norms in a checkpoint.
+"""Names used for norms in a checkpoint.
 
 megatron-core stores a norm with the following matrix, because Transformer Engine fuses them.
 """
 
 
 def stored_key(name: str) -> str:
-    """Return the name of a weight in a checkpoint.
+    """Return the name that a weight has in a checkpoint.
 
     >>> stored_key("decoder.layers.3.input_layernorm.weight")
     'decoder.layers.3.self_attention.linear_qkv.layer_norm_weight'
@@ -119,7 +120,7 @@ def stored_key(name: str) -> str:
 
 
 def newest_weights(spec: PhasePlan, iteration: int = 0) -> WholeWeights:
-    """Return the weights of the newest complete checkpoint, or of the given iteration.
+    """Return the weights in the newest complete checkpoint, or in the one for a given iteration.
 
     Raise `RefusedError` with the reason if there is no such checkpoint.
     """

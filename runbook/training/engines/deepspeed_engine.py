@@ -42,21 +42,21 @@ _COLLECTIVES = (
 )
 """`deepspeed.comm` backend methods that are timed.
 
-They are the collectives for gradients and for ZeRO 3's weights. Messages between pipeline stages
-are not timed.
+They are the collectives used for gradients and for weights in ZeRO 3. Messages between pipeline
+stages are not timed.
 """
 
 _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
 class DeepSpeedEngine(engine.TrainingEngine):
-    """GPTModel inside DeepSpeed's engine."""
+    """GPTModel in a DeepSpeed engine."""
 
     def __init__(self, spec: PhasePlan, *, draw: bool = True) -> None:
         super().__init__(spec, gpt_model.build_model(spec, draw=draw))
         (self.model,) = self.models
         self.adam = optimizers.deepspeed_adam(spec, self.model)
-        # Gradient norm of fp32 training without ZeRO, which DeepSpeed does not store
+        # Gradient norm in fp32 training without ZeRO, which DeepSpeed does not store
         self.norm = math.nan
         # Whether there are gradients that no optimizer step has used yet
         self.waiting = False
@@ -75,7 +75,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return initialize_engine(GptWithLoss(self.model), self.adam, self.spec, MODEL_PARALLEL_UNIT)
 
     def _mend(self) -> None:
-        """Override behavior of DeepSpeed that is incompatible with this training loop."""
+        """Override DeepSpeed behavior that is incompatible with this training loop."""
         for state in self.adam.state.values():
             # DeepSpeed takes a step with a learning rate of 0 to allocate the moments
             state["step"].zero_()
@@ -168,7 +168,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
                     setattr(weight.grad, mark, getattr(weight, mark, False))
 
     def compute(self, batches: MicroBatches, num_microbatches: int) -> float:
-        """Run the forward and backward passes of one step."""
+        """Run the forward and backward passes for one step."""
         self._expect(num_microbatches)
         total = torch.zeros((), device=device())
         # During the first steps, ZeRO 3 checks that the modules always run in the same order
@@ -203,7 +203,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
     def _expect(self, num_microbatches: int) -> None:
         """Start a step with this many micro-batches.
 
-        Gradients of an abandoned step are discarded.
+        Gradients from an abandoned step are discarded.
         """
         if self.waiting:
             self.discards = True
@@ -241,7 +241,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return engine.whole_logits(logits[:, : ids.shape[1]])
 
     def _padded(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pad texts to one of a few compiled lengths, and return them and their token positions."""
+        """Pad texts to one of a few compiled lengths, and return them with token positions."""
         longest = self.spec.model.shape.positions
         length = ids.shape[1]
         padded = engine.sampling_length(length, longest)
@@ -249,7 +249,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return torch.nn.functional.pad(ids, (0, padded - length)), positions.unsqueeze(0)
 
     def sharded_state(self) -> engine.State:
-        """Return weights under Megatron's names, and optimizer state under `optimizer.state.*`."""
+        """Return weights under Megatron names, and optimizer state under `optimizer.state.*`."""
         state = super().sharded_state()
         if self.spec.parallel.zero_stage == 3:
             # Weights are gathered one by one into the host memory of the replica that writes them.
@@ -261,7 +261,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return state
 
     def _gathered(self, shard: engine.Shard) -> engine.Shard:
-        """Return the shard with its complete weight, in host memory if this replica writes it."""
+        """Return the shard with the complete weight, in host memory if this replica writes it."""
         weight = shard.data
         if not isinstance(weight, torch.nn.Parameter):
             return shard
@@ -347,7 +347,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
 class GptWithLoss(torch.nn.Module):
     """A GPTModel that returns the mean loss over the unmasked tokens.
 
-    DeepSpeed needs a single number for its backward pass.
+    DeepSpeed needs a single number for the backward pass.
     """
 
     def __init__(self, gpt: torch.nn.Module) -> None:
@@ -363,7 +363,7 @@ class GptWithLoss(torch.nn.Module):
     ) -> torch.Tensor:
         """Return the loss, or the logits if no labels are given.
 
-        Logits have the shape [batch, sequence, vocabulary of this rank].
+        Logits have the shape [batch, sequence, vocabulary on this rank].
         """
         output: torch.Tensor = self.gpt(tokens, position_ids, None, labels=labels)
         if loss_mask is None:
@@ -377,7 +377,7 @@ _TENSOR_GROUPS = {
 }
 """The methods that DeepSpeed calls for model-parallel ranks, here for tensor-parallel ranks."""
 MODEL_PARALLEL_UNIT = SimpleNamespace(**vars(parallel_state) | _TENSOR_GROUPS)
-"""megatron-core's groups as the `mpu` that DeepSpeed expects."""
+"""Groups from megatron-core, in the form of the `mpu` that DeepSpeed expects."""
 
 
 def _cut_part(
@@ -385,7 +385,7 @@ def _cut_part(
     adam: torch.optim.Optimizer,
     weight: torch.nn.Parameter,
 ) -> WeightPart | None:
-    """Return the range of a weight in Adam's flat buffer that ZeRO assigned to this rank."""
+    """Return which range of a weight in the flat Adam buffer ZeRO assigned to this rank."""
     if hasattr(weight, "ds_id"):
         # Stage 3 divides every weight into equal pieces, with padding in the last one.
         group, offset, length = optimizer.grad_position[optimizer.get_param_id(weight)]

@@ -1,7 +1,7 @@
-"""DeepSpeed's pipeline engine, which trains GPTModel.
+"""The DeepSpeed pipeline engine, which trains GPTModel.
 
-The model is a list of layers, the embedding and the head can be tied, and the computation and the
-update of a step are separate calls.
+The model is a list of layers, the embedding and the head can be tied, and a step computes and
+updates in separate calls.
 """
 
 import functools
@@ -26,10 +26,10 @@ from runbook.training.engines.engine import MicroBatches, mean_loss, whole_logit
 
 
 class DeepSpeedPipeline(DeepSpeedEngine):
-    """DeepSpeed's pipeline behind the interface of `engine.TrainingEngine`.
+    """The DeepSpeed pipeline behind the interface `engine.TrainingEngine`.
 
-    Each rank has built its own stage of GPTModel, and the list of layers refers to this stage's
-    modules.
+    Each rank has built its own stage of GPTModel, and the list of layers refers to the modules in
+    it.
     """
 
     def _begin(self) -> Any:
@@ -78,7 +78,7 @@ class DeepSpeedPipeline(DeepSpeedEngine):
         return engine
 
     def compute(self, batches: MicroBatches, num_microbatches: int) -> float:
-        """Run the forward and backward passes of one step."""
+        """Run the forward and backward passes for one step."""
         self._expect(num_microbatches)
         return self._run(batches, self.engine._train_schedule())
 
@@ -116,7 +116,7 @@ class DeepSpeedPipeline(DeepSpeedEngine):
         *,
         compute_loss: bool = True,
     ) -> float:
-        """Execute a schedule, and return the sum of the losses on the last stage."""
+        """Execute a schedule, and return the summed losses on the last stage."""
         self.engine.set_dataiterator(batches)
         self.engine.total_loss = None
         self.engine._compute_loss = compute_loss
@@ -128,9 +128,9 @@ class DeepSpeedPipeline(DeepSpeedEngine):
 
 
 def layer_list(spec: PhasePlan, gpt: Any) -> list[LayerSpec]:
-    """Return the layers of the complete model.
+    """Return the layers in the complete model.
 
-    DeepSpeed builds only the layers of this rank's stage, from the modules of `gpt`.
+    DeepSpeed builds only the layers for the stage on this rank, from the modules in `gpt`.
     """
     shape = spec.model.shape
     stage_layers = shape.layers // spec.parallel.pipeline
@@ -150,7 +150,7 @@ def layer_list(spec: PhasePlan, gpt: Any) -> list[LayerSpec]:
 
 
 def _embed(part: Any, inputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Return the hidden states [sequence, batch, hidden] of (tokens, position ids)."""
+    """Return the hidden states [sequence, batch, hidden] for (tokens, position ids)."""
     tokens, positions = inputs
     return part.embedding(input_ids=tokens, position_ids=positions)  # type: ignore[no-any-return]
 
@@ -176,17 +176,17 @@ def _normalize(part: Any, hidden: torch.Tensor) -> torch.Tensor:
 
 
 def _score(part: Any, hidden: torch.Tensor) -> torch.Tensor:
-    """Return the logits [sequence, batch, vocabulary of this rank]."""
+    """Return the logits [sequence, batch, vocabulary on this rank]."""
     return part.stage[0].output_layer(hidden, weight=part.weight)[0]  # type: ignore[no-any-return]
 
 
 class Part(torch.nn.Module):
     """One module of a stage, registered under its own name.
 
-    The module can use the entire stage, but does not own the stage's other weights.
+    The module can use the entire stage, but does not own the other weights in it.
     """
 
-    # The head's weight, unless the head has its own
+    # The weight used as the head, unless the head has its own
     weight = None
 
     def __init__(
@@ -202,11 +202,11 @@ class Part(torch.nn.Module):
 
 
 class Block(Part):
-    """One transformer layer. DeepSpeed divides the layers of this class evenly over the stages."""
+    """One transformer layer. DeepSpeed divides layers of this class evenly over the stages."""
 
 
 class Vocabulary(torch.nn.Module):
-    """Both ends of a model with tied embeddings.
+    """The two ends of a model with tied embeddings.
 
     The first stage has the embeddings, and the last has a copy of their weight. DeepSpeed sums
     the gradients of `weight` over the two stages, and treats all weights here as copies on the last
@@ -222,10 +222,10 @@ class Vocabulary(torch.nn.Module):
 
 
 def _count_once(gpt: Any) -> None:
-    """Mark the weights so that DeepSpeed's gradient norm includes each parameter exactly once.
+    """Mark the weights so that the DeepSpeed gradient norm includes each parameter exactly once.
 
-    On all ranks but the first, DeepSpeed's fp32 norm includes only weights that are marked as
-    sharded. Without marks, it would omit the biases and norms of later stages, and count the tied
+    On all ranks but the first, the fp32 norm in DeepSpeed includes only weights that are marked as
+    sharded. Without marks, it would omit the biases and norms on later stages, and count the tied
     weight twice.
     """
     first_of_tensor = parallel_state.get_tensor_model_parallel_rank() == 0

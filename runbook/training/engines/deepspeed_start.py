@@ -1,6 +1,6 @@
 """Imports and starts DeepSpeed as a library.
 
-DeepSpeed's output, compilation and probing of the machine are switched off.
+Output from DeepSpeed, compilation and probing the machine are switched off.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import on_gpu
 
-# The oldest version of DeepSpeed that the engine was tested with; the engine relies on undocumented
+# The oldest DeepSpeed version that the engine was tested with; the engine relies on undocumented
 # behavior
 OLDEST_VERSION = (
     0,
     19,
 )
 OTHER_ENGINE = "megatron-core"
-"""The engine (a value of training.engine) that does not need DeepSpeed."""
+"""The engine (a value for training.engine) that does not need DeepSpeed."""
 
 
 def import_deepspeed() -> Any:
@@ -70,7 +70,7 @@ def import_deepspeed() -> Any:
 
 
 def join_deepspeed() -> None:
-    """Make DeepSpeed use the current process groups instead of those of an earlier run."""
+    """Make DeepSpeed use the current process groups instead of those from an earlier run."""
     deepspeed = import_deepspeed()
     deepspeed.comm.comm.cdb = None
     deepspeed.utils.groups._release_process_group_references()
@@ -84,7 +84,7 @@ def initialize_engine(
     spec: PhasePlan,
     mpu: Any,
 ) -> Any:
-    """Return DeepSpeed's engine around `model`.
+    """Return a DeepSpeed engine that wraps `model`.
 
     `mpu` is None for a pipeline, which creates its own.
     """
@@ -98,7 +98,7 @@ def initialize_engine(
             config=config,
         )
 
-    # DeepSpeed gives its own process groups torch's default timeout of half an hour.
+    # DeepSpeed gives its own process groups the default timeout in torch, which is half an hour.
     timeout = datetime.timedelta(seconds=spec.limits.process_group_timeout_seconds)
     for group in list(distributed_c10d._world.pg_map):
         distributed_c10d._set_pg_timeout(timeout, group)
@@ -114,10 +114,10 @@ def quiet_stdout() -> contextlib.AbstractContextManager[Any]:
 def local_rank_variable() -> Iterator[None]:
     """Set the variable that tells DeepSpeed which GPU belongs to this rank.
 
-    DeepSpeed uses LOCAL_RANK as the number of a GPU. This is wrong if each rank sees only one GPU,
-    and srun does not set the variable at all. LOCAL_RANK stays set, because ZeRO 3 reads it again
-    in the first forward pass. DeepSpeed also requires Open MPI's variable to have the same value,
-    so that variable is removed and restored afterwards.
+    DeepSpeed uses LOCAL_RANK as the GPU number. This is wrong if each rank sees only one GPU, and
+    srun does not set the variable at all. LOCAL_RANK stays set, because ZeRO 3 reads it again in
+    the first forward pass. DeepSpeed also requires the variable set by Open MPI to have the same
+    value, so that variable is removed and restored afterwards.
     """
     os.environ["LOCAL_RANK"] = str(torch.cuda.current_device() if on_gpu() else 0)
     open_mpi = os.environ.pop("OMPI_COMM_WORLD_LOCAL_RANK", None)

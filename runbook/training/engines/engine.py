@@ -1,10 +1,10 @@
 """The interface between the training loop and an engine.
 
-This module also defines the single form in which every engine saves Adam's state.
+This module also defines the single form in which every engine saves the Adam state.
 
-megatron-core's `fully_reshardable` form of the distributed optimizer does not load with torch's
-Adam (a missing 'step'), and its `dp_reshardable` form ties a checkpoint to the layout of the
-gradient buffers. Here each weight has three float32 tensors of its shape,
+The `fully_reshardable` form in which megatron-core saves the distributed optimizer does not load
+with the Adam in torch (a missing 'step'), and the `dp_reshardable` form ties a checkpoint to the
+layout of the gradient buffers. Here each weight has three float32 tensors with the same shape,
 `optimizer.state.{fp32_param,exp_avg,exp_avg_sq}.<weight>`. They are divided over tensor and
 pipeline ranks like the weight, and each replica reads the range that it owns. So a checkpoint can
 be loaded with any layout.
@@ -44,7 +44,7 @@ MicroBatch: TypeAlias = dict[str, torch.Tensor]
 MicroBatches: TypeAlias = Iterator[MicroBatch]
 
 Shard: TypeAlias = ShardedTensor | ShardedTensorFactory | ShardedObject
-"""This rank's part of a tensor or object and its position in the whole, in megatron-core's form."""
+"""This rank's part of a tensor or object, with its position in the whole, as in megatron-core."""
 Shards: TypeAlias = dict[str, Shard]
 State: TypeAlias = dict[str, Shards]
 """Shards by section: `model0`, `model1` and so on
@@ -52,7 +52,7 @@ State: TypeAlias = dict[str, Shards]
 (one model chunk each), `optimizer`, `random`.
 """
 ReadShard: TypeAlias = Callable[[Shard, int, torch.Tensor], None]
-"""Fills a flat tensor with this rank's part of a stored tensor, from a given offset in the part."""
+"""Fills a flat tensor from this rank's part of a stored tensor, starting at a given offset."""
 
 MASTER = "fp32_param"
 """The float32 copy of a weight, in the optimizer state."""
@@ -66,24 +66,25 @@ OPTIMIZER = "optimizer_seconds"
 
 
 class StepClock:
-    """Measures the time that the parts of a step take.
+    """Measures how long the parts of a step take.
 
-    The host only queues work for a GPU, so the host's clock cannot measure that work. On a GPU,
+    The host only queues work for a GPU, so a clock on the host cannot measure that work. On a GPU,
     events in the stream mark the beginning and the end of each part. They are read after the loop
     has waited for the GPU anyway, so that reading them takes no time.
     """
 
     def __init__(self, make_event: Callable[[], Any] | None = None) -> None:
-        # Creates a GPU event with `record` and `elapsed_time` in ms; None: use the host's clock
+        # Creates a GPU event with `record` and `elapsed_time` in ms; if None, the host clock is
+        # used
         self._make_event = make_event
-        # The time of a part is known only once the GPU has finished it
+        # The time for a part is known only once the GPU has finished it
         self.is_late = make_event is not None
         self._spans: dict[str, list[tuple[Any, Any]]] = {}
         self._running: set[str] = set()
 
     @contextlib.contextmanager
     def during(self, part: str) -> Iterator[None]:
-        """Measure the time of the body.
+        """Measure how long the body takes.
 
         Time within nested blocks of the same part is counted only once.
         """
@@ -98,7 +99,7 @@ class StepClock:
                 self._spans.setdefault(part, []).append((start, self._mark()))
 
     def timed(self, collective: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a wrapper of the function that counts its time.
+        """Wrap a function to count the time that it takes.
 
         If it returns a handle, waiting for the handle is counted too.
         """
@@ -118,7 +119,7 @@ class StepClock:
         self._spans = {part: spans for part, spans in self._spans.items() if part not in parts}
 
     def take(self) -> dict[str, float]:
-        """Return the seconds of each part since the last call.
+        """Return the seconds spent in each part since the last call.
 
         On a GPU, the stream must have finished these parts.
         """
@@ -131,7 +132,7 @@ class StepClock:
         return seconds
 
     def _mark(self) -> Any:
-        """Return the time when the rank, or its GPU's stream, reaches this point."""
+        """Return when the rank, or the stream on its GPU, reaches this point."""
         if self._make_event is None:
             return time.monotonic()
         event = self._make_event()
@@ -155,7 +156,7 @@ class _TimedHandle:
 
 @dataclass(frozen=True)
 class OptimizerUpdate:
-    """The result of one optimizer step."""
+    """Result of an optimizer step."""
 
     # Norm of the full gradient before clipping; NaN if the step was skipped
     gradient_norm: float
@@ -174,13 +175,13 @@ class CommonState:
     """The values in a checkpoint that are the same on all ranks."""
 
     optimizer_step: int = 0
-    # State of fp16's loss scale; empty in other formats
+    # State of the loss scale for fp16; empty in other formats
     loss_scaler: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class WeightPart:
-    """The flat range of a weight whose optimizer state is on this rank.
+    """The flat range of a weight for which this rank has the optimizer state.
 
     This rank also has the float32 copy of that range.
     """
@@ -190,14 +191,14 @@ class WeightPart:
     main: torch.Tensor
     """The tensor that Adam updates.
 
-    This tensor is the float32 weight, a part of that weight, or a buffer of many weights where this
-    weight begins at `offset`.
+    This tensor is the float32 weight, a part of that weight, or a buffer with many weights in which
+    this weight begins at `offset`.
     """
     adam: torch.optim.Optimizer
     offset: int = 0
 
     def tensor(self, kind: str) -> torch.Tensor:
-        """Return the float32 weight, or one of Adam's moments, as a flat view.
+        """Return the float32 weight, or one of the Adam moments, as a flat view.
 
         The moments are zeros if Adam has not taken a step yet.
         """
@@ -206,8 +207,8 @@ class WeightPart:
             state = self.adam.state[self.main]
             if kind not in state:
                 state[kind] = torch.zeros_like(self.main, dtype=torch.float32, requires_grad=False)
-                # torch's Adam creates its whole state at once. An Adam that counts steps per group
-                # does not store a step here.
+                # The Adam in torch creates the whole state at once. An Adam that counts steps per
+                # group does not store a step here.
                 if "step" not in {*state, *self.adam.param_groups[0]}:
                     self.set_steps(0)
 
@@ -216,18 +217,18 @@ class WeightPart:
         return whole.view(-1).narrow(0, self.offset, self.stop - self.start)
 
     def num_steps(self) -> int:
-        """Return the number of steps that Adam has taken. Skipped steps do not count."""
+        """Return how many steps Adam has taken. Skipped steps do not count."""
         groups = (int(group.get("step", 0)) for group in self.adam.param_groups)
         return max([int(self.adam.state[self.main].get("step", 0)), *groups])
 
     def set_steps(self, steps: int) -> None:
-        """Set the number of steps that Adam has taken."""
+        """Set how many steps Adam has taken."""
         if "step" not in self.adam.param_groups[0]:
             self.adam.state[self.main]["step"] = torch.tensor(float(steps), device=self.main.device)
         self.set_group_steps(steps)
 
     def set_group_steps(self, steps: int) -> None:
-        """Set the step count of an Adam that counts steps per group.
+        """Set the step count in an Adam that counts steps per group.
 
         The fused optimizers of Apex and Transformer Engine count in this way.
         """
@@ -251,7 +252,7 @@ class Destination:
 
 @dataclass(frozen=True)
 class OwnTensor:
-    """A flat tensor of this rank's state, with the name that it has in a checkpoint."""
+    """A flat tensor in the state on this rank, with the name that it has in a checkpoint."""
 
     name: str
     tensor: torch.Tensor
@@ -259,7 +260,7 @@ class OwnTensor:
 
 @dataclass(frozen=True)
 class OwnedState:
-    """This rank's optimizer state by weight, and whether it is sharded over the replicas."""
+    """The optimizer state on this rank by weight, and whether it is sharded over the replicas."""
 
     parts: dict[torch.nn.Parameter, WeightPart]
     is_cut: bool
@@ -271,7 +272,7 @@ class OwnedState:
         mains: Iterable[torch.Tensor],
         adam: torch.optim.Optimizer,
     ) -> OwnedState:
-        """Return the state of an unsharded optimizer, with the float32 copy of each weight."""
+        """Return the state of an unsharded optimizer, with a float32 copy of each weight."""
         pairs = zip(weights, mains, strict=True)
         return cls(
             {weight: WeightPart(0, weight.numel(), main, adam) for weight, main in pairs},
@@ -280,7 +281,7 @@ class OwnedState:
 
 
 class TrainingEngine(abc.ABC):
-    """A model that can be trained. `models` contains this rank's chunks of the model.
+    """A model that can be trained. `models` contains the model chunks on this rank.
 
     Every method is called on every rank.
     """
@@ -290,23 +291,23 @@ class TrainingEngine(abc.ABC):
         self.models = models
         # The tensors that a checkpoint contains for each weight, in addition to the weight itself
         self.state_kinds = (MASTER, *spec.optimizer.moments)
-        # Each weight's shape and its position in the complete model, recorded before ZeRO 3 shards
-        # the weights
+        # The shape of each weight and its position in the complete model, recorded before ZeRO 3
+        # shards the weights
         self._shards = [sharded_weights(model) for model in models]
         self.host_copies = make_host_copies()
         self.clock = StepClock(
             functools.partial(torch.cuda.Event, enable_timing=True) if on_gpu() else None
         )
-        """Clock that also measures the communication of gradients (and of ZeRO 3's weights).
+        """Clock that also measures communication for gradients (and for weights in ZeRO 3).
 
-        The clock does not measure communication in DeepSpeed's own streams on a GPU.
+        The clock does not measure communication in streams that DeepSpeed creates on a GPU.
         """
 
     @abc.abstractmethod
     def compute(self, batches: MicroBatches, num_microbatches: int) -> float:
-        """Run the forward and backward passes of one step.
+        """Run the forward and backward passes for one step.
 
-        Return the sum of the micro-batches' mean losses, or 0 on a rank without losses.
+        Return the sum of the mean losses over the micro-batches, or 0 on a rank without losses.
 
         The number of micro-batches may change from step to step, because a batch that ramps up has
         fewer micro-batches at first.
@@ -314,7 +315,7 @@ class TrainingEngine(abc.ABC):
 
     @abc.abstractmethod
     def update(self, learning_rate: float) -> OptimizerUpdate:
-        """Step the optimizer with the gradients of the last `compute`."""
+        """Step the optimizer with the gradients from the last `compute`."""
 
     @abc.abstractmethod
     def evaluate(self, batches: MicroBatches, num_microbatches: int) -> float:
@@ -324,14 +325,14 @@ class TrainingEngine(abc.ABC):
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
         """Return the logits for the token after each prefix in `ids` [1, length].
 
-        Ranks of earlier pipeline stages return None.
+        Ranks on earlier pipeline stages return None.
         """
 
     def weights(self) -> State:
-        """Return the weights of each model chunk as sharded tensors under Megatron's names."""
+        """Return the weights in each model chunk as sharded tensors under Megatron names."""
         weights: State = {}
         for index, shards in enumerate(self._shards):
-            # Return copies, because a save changes the shards' writer and removes their data.
+            # Return copies, because a save changes the writer in the shards and removes their data.
             weights[f"model{index}"] = {name: copy.copy(shard) for name, shard in shards.items()}
 
         return weights
@@ -352,9 +353,9 @@ class TrainingEngine(abc.ABC):
     def sharded_state(self) -> State:
         """Return the weights and the optimizer state as sharded tensors that hold the data to save.
 
-        The optimizer state of each weight is gathered on the replica that writes it. The other
-        replicas only have a description of the state, without data. Writing the weights is
-        distributed in the same way.
+        The optimizer state for each weight is gathered on the replica that writes it. The other
+        replicas only have a description, without data. Writing the weights is distributed in the
+        same way.
 
         Gathered state is copied to the host, one weight after another, so that the GPU needs memory
         for only one. These copies are complete after `host_copies.wait`. State that is already
@@ -383,7 +384,7 @@ class TrainingEngine(abc.ABC):
         kind: str,
         writer: int,
     ) -> torch.Tensor:
-        """Return the state of one weight on the replica that writes it.
+        """Return the state for one weight on the replica that writes it.
 
         On other replicas, return only its shape.
         """
@@ -409,7 +410,7 @@ class TrainingEngine(abc.ABC):
     ) -> torch.Tensor | None:
         """Return the whole state, if each replica has a part of it.
 
-        The result is in host memory of the replica that writes the state.
+        The result is in host memory on the replica that writes the state.
         """
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         numbers = whole_shape(weight).numel()
@@ -425,7 +426,7 @@ class TrainingEngine(abc.ABC):
         return copy
 
     def common_state(self) -> CommonState:
-        """Return the largest number of Adam's steps on any rank, and the loss scale."""
+        """Return the largest number of Adam steps on any rank, and the loss scale."""
         own_steps = max((part.num_steps() for part in self._owned().parts.values()), default=0)
         return CommonState(
             reduce_number(own_steps, torch.distributed.ReduceOp.MAX), self._scaler_values()
@@ -466,8 +467,8 @@ class TrainingEngine(abc.ABC):
 
         The tensors are flat and may be written to.
 
-        All ranks must call this method together. Unlike a checkpoint's shards, the tensors include
-        data that other ranks also hold.
+        All ranks must call this method together. Unlike the shards in a checkpoint, the tensors
+        include data that other ranks also hold.
         """
         tensors: dict[tuple[int, int], OwnTensor] = {}
         with torch.no_grad():
@@ -512,7 +513,7 @@ class TrainingEngine(abc.ABC):
                 yield Destination(stored, part.start, part.tensor(kind), reader)
 
     def _own_range(self, weight: torch.nn.Parameter) -> tuple[int, torch.Tensor] | None:
-        """Return the offset and the flat range of a weight that ZeRO 3 keeps on this rank.
+        """Return the offset and the flat range that ZeRO 3 keeps of a weight on this rank.
 
         Return None if this rank has no part of the weight.
         """
@@ -535,7 +536,7 @@ class TrainingEngine(abc.ABC):
                 part.tensor(MASTER).copy_(weight.detach().reshape(-1)[part.start : part.stop])
 
     def _writers(self, weights: State) -> dict[str, int]:
-        """Return the replica that writes each weight and its optimizer states.
+        """Return which replica writes each weight and the optimizer states for it.
 
         That replica also reads the data that all replicas need.
         """
@@ -549,7 +550,7 @@ class TrainingEngine(abc.ABC):
         )
 
     def num_parameters(self) -> int:
-        """Return the number of trained parameters in the complete model.
+        """Return how many parameters are trained in the complete model.
 
         Each rank counts the parameters that it is the main replica of, and the counts are summed.
         """
@@ -561,9 +562,9 @@ class TrainingEngine(abc.ABC):
         return reduce_number(count)
 
     def holds_loss(self) -> bool:
-        """Return whether the loss of this rank is used.
+        """Return whether the loss on this rank is used.
 
-        The loss is used on the first tensor-parallel rank of the last pipeline stage.
+        The loss is used on the first tensor-parallel rank in the last pipeline stage.
         """
         is_last_stage = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         return bool(is_last_stage and parallel_state.get_tensor_model_parallel_rank() == 0)
@@ -587,7 +588,7 @@ def sampling_length(length: int, positions: int, multiple: int = 1) -> int:
     """Return the number of tokens that a text is padded to for scoring.
 
     The number is a power of two, so that few shapes are compiled while a text grows by one token at
-    a time. Padding after a token does not change its scores. The result is a multiple of
+    a time. Padding after a token does not change the scores for it. The result is a multiple of
     `multiple`, and at most the number of positions unless the text is longer.
 
     >>> [sampling_length(length, 1000) for length in (3, 64, 65, 600, 1002)]
@@ -623,21 +624,21 @@ def assign_writers(sizes: dict[str, int], copies: int) -> dict[str, int]:
 
 
 def sharded_weights(model: Any) -> Shards:
-    """Return the weights of a GPTModel as sharded tensors.
+    """Return the weights in a GPTModel as sharded tensors.
 
     Each layer is named by its number in the complete model.
     """
     weights: Shards = model.sharded_state_dict(metadata={"non_homogeneous_layers": True})
     if any("_extra_state" in name and leaf.data is not None for name, leaf in weights.items()):
-        # Skip Transformer Engine's fp8 state: this trainer does not use it, and some versions
-        # pickle more than data.
+        # Skip the fp8 state from Transformer Engine: this trainer does not use it, and some
+        # versions pickle more than data.
         weights = {name: leaf for name, leaf in weights.items() if "_extra_state" not in name}
 
     return weights
 
 
 def trained_weights(weights: State) -> Iterator[tuple[str, Any]]:
-    """Yield every trained weight in a model's chunks, with its name as `<chunk>.<name>`."""
+    """Yield every trained weight in the model chunks, with the name `<chunk>.<name>`."""
     for chunk, shards in weights.items():
         for name, shard in shards.items():
             if isinstance(shard, ShardedTensor | ShardedTensorFactory) and isinstance(
@@ -662,6 +663,6 @@ def _state_shard(weight: Any, state: torch.Tensor, kind: str) -> Any:
 
 
 def _assign_writer(shard: Any, writer: int) -> None:
-    """Make one replica the writer, by setting the last number of its replica id to 0."""
+    """Make one replica the writer, by setting the last number in its replica id to 0."""
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
     shard.replica_id = (*shard.replica_id[:-1], (group.rank() - writer) % group.size())

@@ -1,10 +1,9 @@
-"""Builds megatron-core's GPTModel, with its layers and initial weights, from the plan.
+"""Builds a GPTModel (from megatron-core) with layers and initial weights, according to the plan.
 
-The seed, the weight name and the position in the weight determine each initial value, so each
-rank generates only its own values. A counter-based generator (Philox in numpy, whose stream is the
-same in every version) is set to the positions in a rank's slice. So every layout starts from
-exactly the weights that a single process would start from, and losses can be compared digit by
-digit.
+The seed, the weight name and the position in the weight determine each initial value, so each rank
+generates only its own values. A counter-based generator (Philox in numpy, with the same stream in
+every version) is set to the positions in the slice on a rank. So every layout starts from exactly
+the weights that a single process would start from, and losses can be compared digit by digit.
 """
 
 import contextlib
@@ -50,9 +49,9 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Gpt(GPTModel):  # type: ignore[misc]
-    """GPTModel with our cross entropy, which ignores the padding of the vocabulary.
+    """GPTModel with our cross entropy, which ignores vocabulary padding.
 
-    Megatron-core's own cross entropy includes the padding.
+    The cross entropy in megatron-core includes the padding.
     """
 
     vocabulary = 0
@@ -61,9 +60,9 @@ class Gpt(GPTModel):  # type: ignore[misc]
     def compute_language_model_loss(
         self, labels: torch.Tensor, logits: torch.Tensor
     ) -> torch.Tensor:
-        """Return the loss of each token [batch, sequence].
+        """Return the loss for each token [batch, sequence].
 
-        The logits have the shape [sequence, batch, vocabulary of this rank].
+        The logits have the shape [sequence, batch, vocabulary on this rank].
         """
         labels = labels.transpose(0, 1).contiguous()
         losses = self.cross_entropy(
@@ -76,7 +75,7 @@ class Gpt(GPTModel):  # type: ignore[misc]
 
 
 def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
-    """Return this rank's chunks of the model (`virtual_pipeline` chunks, or one).
+    """Return the model chunks for this rank (`virtual_pipeline` chunks, or one).
 
     With `draw`, the chunks have initial weights.
     """
@@ -129,7 +128,7 @@ def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
 
 
 def kernel_parts(spec: PhasePlan) -> frozenset[str]:
-    """Return the parts of a step that the trainer computes with its own GPU kernels."""
+    """Return which parts of a step the trainer computes with its own GPU kernels."""
     return chosen_parts(spec, has_transformer_engine=uses_transformer_engine(spec.engine))
 
 
@@ -142,9 +141,9 @@ def has_own_8_bits(spec: PhasePlan) -> bool:
 
 
 def _use_own_kernels(model: Gpt, parts: frozenset[str], *, in_8_bits: bool) -> None:
-    """Replace parts of the model with the trainer's own.
+    """Replace parts of the model with our own.
 
-    On a CPU, the trainer's matmuls are always used. On a GPU, `parts` lists the parts to replace.
+    On a CPU, our own matmuls are always used. On a GPU, `parts` lists the parts to replace.
     """
     if "linear" in parts or not on_gpu():
         linear.use_own_layers(model, in_8_bits=in_8_bits)
@@ -164,7 +163,7 @@ def _mark_cut_weights(model: GPTModel) -> None:
     """Mark the weights that are sharded over tensor-parallel ranks.
 
     Megatron-core marks weights only if it initializes them. A weight without this mark counts as
-    replicated, and the gradient norm then omits the other ranks' parts.
+    replicated, and the gradient norm then omits the parts on other ranks.
     """
     for module in model.modules():
         weight = getattr(module, "weight", None)
@@ -182,7 +181,7 @@ def _mark_cut_weights(model: GPTModel) -> None:
 
 
 def transformer_config(spec: PhasePlan) -> TransformerConfig:
-    """Return megatron-core's configuration for the plan."""
+    """Return the configuration that megatron-core needs for the plan."""
     _refuse_without_parts(spec)
     model = spec.model
     shape = model.shape
@@ -242,7 +241,7 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
 
 
 def _eight_bit_options(spec: PhasePlan) -> dict[str, object]:
-    """Return megatron-core's options for 8-bit matmuls.
+    """Return the megatron-core options for 8-bit matmuls.
 
     The result is empty if our own kernels compute these matmuls.
     """
@@ -252,7 +251,7 @@ def _eight_bit_options(spec: PhasePlan) -> dict[str, object]:
 
 
 def _recompute_options(spec: PhasePlan) -> dict[str, object]:
-    """Return megatron-core's options for activation recomputation."""
+    """Return the megatron-core options for activation recomputation."""
     if spec.recompute == "full":
         return {
             "recompute_granularity": "full",
@@ -270,7 +269,7 @@ def _recompute_options(spec: PhasePlan) -> dict[str, object]:
 
 
 def _refuse_without_parts(spec: PhasePlan) -> None:
-    """Raise `RefusedError` if software that the plan's tuning requires is not installed."""
+    """Raise `RefusedError` if software required by the planned tuning is not installed."""
     tuning = spec.tuning
     fuses = spec.tuning.fuse_gradients == "always"
     wants = {
@@ -297,8 +296,8 @@ def uses_fused_kernels() -> bool:
 
     One kernel fuses bias and activation, and a second fuses bias, dropout and residual sum.
     megatron-core uses torch.compile for both, which needs a C compiler on a GPU. Without a
-    compiler, torch reports its absence and computes the operations one by one. On a CPU the kernels
-    save too little to require a compiler.
+    compiler, torch reports that it is missing and computes the operations one by one. On a CPU the
+    kernels save too little to require a compiler.
     """
     return on_gpu()
 
@@ -313,8 +312,8 @@ def _activation(spec: PhasePlan) -> tuple[Callable[[torch.Tensor], torch.Tensor]
 
         _dynamo.config.suppress_errors = True
 
-    # GPT-2's GELU is the tanh form. megatron-core's fused GELU is also the tanh form, although its
-    # configuration names the exact form. It requires a bias.
+    # GELU in GPT-2 is the tanh form. The fused GELU in megatron-core is also the tanh form,
+    # although the configuration names the exact form. It requires a bias.
     if fused and shape.biases:
         gelu = torch.nn.functional.gelu
     else:
@@ -335,7 +334,7 @@ With the value 0, Transformer Engine is not used even if it is installed.
 
 def uses_transformer_engine(engine: str) -> bool:
     """Return whether Transformer Engine provides the layers."""
-    # DeepSpeed gathers and releases the weights of megatron-core's own layers module by module.
+    # DeepSpeed gathers and releases the weights in megatron-core layers module by module.
     is_wanted = (
         engine == "megatron-core" and os.environ.get(TRANSFORMER_ENGINE_VARIABLE, "1") != "0"
     )
@@ -343,13 +342,13 @@ def uses_transformer_engine(engine: str) -> bool:
 
 
 def layer_specs(config: TransformerConfig, chunk: int | None, engine: str) -> Any:
-    """Return the layer specification of this rank's `chunk` for GPTModel.
+    """Return the layer specification for a `chunk` of GPTModel on this rank.
 
     Transformer Engine provides the layers if it can run.
     """
     if uses_transformer_engine(engine):
         return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec()
-    # megatron-core's own layer, with our core attention and norms.
+    # The layer from megatron-core, with our core attention and norms.
     layer = copy.deepcopy(
         gpt_layer_specs.get_gpt_layer_local_spec(normalization=config.normalization)
     )
@@ -390,7 +389,7 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
         dropout = self.config.attention_dropout if self.training else 0.0
         # With sequence parallelism, the whole block already runs with a forked random state. A
-        # second fork would restart it, and the dropout masks of scores and hidden states would use
+        # second fork would restart it, and the dropout masks for scores and hidden states would use
         # the same random numbers.
         forks = dropout and not self.config.sequence_parallel
         with get_cuda_rng_tracker().fork() if forks else contextlib.nullcontext():
@@ -405,9 +404,9 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         value: torch.Tensor,
         dropout: float,
     ) -> torch.Tensor:
-        """Return the attention of this rank's queries to all earlier tokens.
+        """Return the attention from queries on this rank to all earlier tokens.
 
-        The queries come from both of the rank's pieces of the sequence.
+        The queries come from both pieces of the sequence on this rank.
         """
         context = parallel_state.get_context_parallel_group()
         if context.size() == 1:
@@ -479,7 +478,7 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
 
 
 def whole_sequence(own_piece: torch.Tensor) -> torch.Tensor:
-    """Return the full sequence [sequence, ...], joined from the pieces of all ranks that share it.
+    """Return the full sequence [sequence, ...], joined from the pieces on all ranks that share it.
 
     Gradients are summed in the backward pass. Each rank has an early piece and a late piece, taken
     from opposite ends of the sequence, so that all ranks have equal attention work.
@@ -498,7 +497,7 @@ def whole_sequence(own_piece: torch.Tensor) -> torch.Tensor:
 class Norm:
     """LayerNorm or RMSNorm from torch.
 
-    Megatron-core's own wrapper of these norms does not support sequence parallelism.
+    The wrapper around these norms in megatron-core does not support sequence parallelism.
 
     A norm works on one token at a time, so a part of the sequence is enough. All tensor-parallel
     ranks have the same weights, but each rank applies them to different tokens. The weights are
@@ -527,37 +526,37 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 PhiloxKey: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 PANEL = 64
-"""Number of columns in a panel of random numbers.
+"""Number of columns in each panel of random numbers.
 
-The numbers of a panel are generated row by row, so that both row slices and column slices consist
-of long runs. A rank whose slice ends within a panel generates the panel's full width.
+The numbers in a panel are generated row by row, so that both row slices and column slices consist
+of long runs. If a slice ends within a panel, the rank generates the full width of the panel.
 """
 ROWS = 512
-"""Number of panel rows that are generated at a time, so that they stay in the processor's cache."""
+"""Number of panel rows to generate at a time, so that they stay in the processor cache."""
 _NUMBERS_A_STEP = 8
-"""Number of normal random numbers per step of the generator's counter.
+"""Number of normal random numbers per counter step in the generator.
 
 Each step yields four 64-bit values, and each value yields two numbers.
 """
 _STEPS_A_ROW = PANEL // _NUMBERS_A_STEP
 BLOCK_BYTES = 256 * 2**20
-"""Bytes of a weight that are in host memory at a time before they are copied to a GPU."""
+"""How many bytes of a weight are in host memory at a time before they are copied to a GPU."""
 MOST_THREADS = 8
-"""Largest number of threads that generate initial weights.
+"""Largest number of threads used to generate initial weights.
 
-With more threads, numbers would be generated faster than the GPU's bus can copy them.
+With more threads, numbers would be generated faster than the bus to the GPU can copy them.
 """
 SMALL_BLOCK = 2**18
-"""Size below which a weight is generated without threads, because starting threads would take
+"""A weight smaller than this is generated without threads, because starting threads would take
 longer.
 """
 
 
 def fill_first_weights(shards: Shards, model: PlannedModel, seed: int) -> None:
-    """Write initial weights according to GPT-2's rule.
+    """Write initial weights according to the rule used for GPT-2.
 
     Weights are normally distributed. Matrices that add to the residual stream are scaled down with
-    the depth of the model.
+    the model depth.
     """
     with torch.no_grad():
         for shard in each_shard(shards):
@@ -580,8 +579,8 @@ def fill_first_weights(shards: Shards, model: PlannedModel, seed: int) -> None:
 def _fill_normal(shard: ShardedTensor, std: float, seed: int) -> None:
     """Generate this rank's part of a matrix on the host, and copy it to a GPU in large blocks.
 
-    Each copy from pageable memory makes the host wait for the GPU. With one copy per panel, a model
-    of 1.3B weights would wait 40,000 times.
+    Each copy from pageable memory makes the host wait for the GPU. With one copy per panel, the
+    host would wait 40,000 times for a model with 1.3B weights.
     """
     weight = shard.data.detach()
     height, width = weight.shape
@@ -621,8 +620,8 @@ def _draw_block(
 ) -> None:
     """Fill a block of a matrix panel by panel, in a few threads.
 
-    The block's corner is at `first_row` and `first_column`. A panel's numbers depend only on its
-    position, not on the rank or thread. numpy releases the GIL while it generates numbers.
+    The corner of the block is at `first_row` and `first_column`. The numbers in a panel depend only
+    on its position, not on the rank or thread. numpy releases the GIL while it generates numbers.
     """
     right = first_column + block.shape[1]
     panels = range(first_column // PANEL, -(-right // PANEL))
@@ -659,7 +658,7 @@ def _draw_panel(
 ) -> None:
     """Fill rows of a panel.
 
-    `counter` is the position of the first row in the key's random stream.
+    `counter` is the position of the first row in the random stream for the key.
     """
     philox = np.random.Philox(key=key).advance(counter)
     for part in torch.split(target, ROWS):
@@ -671,8 +670,8 @@ def _draw_panel(
 def _normal_numbers(philox: np.random.Philox, count: int, std: float) -> Numbers:
     """Apply the Box-Muller transform.
 
-    One half of a 64-bit value gives a radius and the other an angle, and together they give two
-    normal numbers.
+    One half of a 64-bit value determines a radius and the other an angle, and together they give
+    two normal numbers.
     """
     halves = philox.random_raw(count // 2).view(np.uint32)
     single = np.float32

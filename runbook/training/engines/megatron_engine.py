@@ -26,11 +26,11 @@ from runbook.training.kernels import linear
 from runbook.training.kernels.gradient_norm import use_own_norm
 
 Losses: TypeAlias = list[torch.Tensor]
-"""The mean loss of each micro-batch. Only ranks of the last stage have it."""
+"""The mean loss for each micro-batch. Only ranks on the last stage have it."""
 
 
 class MegatronEngine(engine.TrainingEngine):
-    """GPTModel and optimizer, trained by megatron-core's own schedules."""
+    """GPTModel and optimizer, trained with the schedules in megatron-core."""
 
     def __init__(self, spec: PhasePlan, *, draw: bool = True) -> None:
         super().__init__(spec, gpt_model.build_model(spec, draw=draw))
@@ -71,7 +71,7 @@ class MegatronEngine(engine.TrainingEngine):
         self.in_8_bits = gpt_model.has_own_8_bits(spec)
 
     def _send_while_computing(self) -> None:
-        """Send the gradients of the last micro-batch while the backward pass is still running.
+        """Send the gradients while the backward pass for the last micro-batch is still running.
 
         Later stages send them during the pipeline bubble, as in Megatron-LM.
         """
@@ -85,7 +85,7 @@ class MegatronEngine(engine.TrainingEngine):
             self.config.grad_sync_func = start_sync
 
     def compute(self, batches: MicroBatches, num_microbatches: int) -> float:
-        """Run the forward and backward passes of one step."""
+        """Run the forward and backward passes for one step."""
         self.clear_gradients()
         return total_loss(self._run(_forward_loss, batches, num_microbatches, forward_only=False))
 
@@ -111,7 +111,7 @@ class MegatronEngine(engine.TrainingEngine):
         count: int,
         num_microbatches: int,
     ) -> Losses:
-        """Compute the first micro-batches of a step, and sum their gradients on this rank.
+        """Compute the first micro-batches in a step, and sum their gradients on this rank.
 
         No gradients are sent to other replicas.
         """
@@ -132,7 +132,7 @@ class MegatronEngine(engine.TrainingEngine):
         count: int,
         num_microbatches: int,
     ) -> Losses:
-        """Compute the last micro-batches of a step, then reduce the gradients over all replicas."""
+        """Compute the last micro-batches in a step, then reduce the gradients over all replicas."""
         finalize = self.config.finalize_model_grads_func
         if count:
 
@@ -192,7 +192,7 @@ class MegatronEngine(engine.TrainingEngine):
                 if weight.grad is not None:
                     gradients.append(weight.grad)
 
-            # megatron-core's own clipping copies the gradients on a CPU.
+            # On a CPU, clipping in megatron-core copies the gradients.
             torch._foreach_mul_(gradients, limit / (norm + 1e-6))
 
         self.optimizer.step_with_ready_grads()
@@ -242,7 +242,7 @@ class MegatronEngine(engine.TrainingEngine):
         return super().sharded_state()
 
     def own_tensors(self) -> list[engine.OwnTensor]:
-        """Return this rank's own tensors.
+        """Return the tensors on this rank.
 
         Weights that the next forward pass would gather are gathered first.
         """
@@ -298,7 +298,7 @@ class MegatronEngine(engine.TrainingEngine):
         forward_only: bool,
         **options: Any,
     ) -> Any:
-        """Execute the schedule, and return the last stage's output for each micro-batch."""
+        """Execute the schedule, and return the output from the last stage for each micro-batch."""
         linear.begin_pass(in_8_bits=self.in_8_bits)
         for chunk in self.chunks:
             if chunk.training is forward_only:
@@ -324,7 +324,7 @@ class MegatronEngine(engine.TrainingEngine):
 
 @contextlib.contextmanager
 def _changed(config: Any, values: dict[str, object]) -> Iterator[None]:
-    """Change values of megatron-core's configuration until the block ends."""
+    """Change values in the megatron-core configuration until the block ends."""
     before = {name: getattr(config, name) for name in values}
     try:
         for name, value in values.items():
@@ -336,7 +336,7 @@ def _changed(config: Any, values: dict[str, object]) -> Iterator[None]:
 
 
 def total_loss(losses: Losses) -> float:
-    """Return the sum of the micro-batches' mean losses, which is 0 on ranks without losses."""
+    """Return the sum of the mean losses over micro-batches, which is 0 on ranks without losses."""
     if not losses:
         return 0.0
     return float(torch.stack(losses).sum())

@@ -1,4 +1,4 @@
-"""Rules for failures of files: file systems, training data and checkpoints."""
+"""Rules for file failures: file systems, training data and checkpoints."""
 
 from runbook.results.failures.kinds import (
     CHECKPOINT_DAMAGE,
@@ -23,7 +23,7 @@ COMMAND_RULES = (
 )
 """Rules for shell commands.
 
-These rules precede all others, because other rules could match the name of the file.
+These rules precede all others, because other rules could match the file name.
 """
 
 FILE_SYSTEM_RULES = (
@@ -191,7 +191,7 @@ DATA_RULES = (
         example="KeyError: 'pos_embedding'",
         source="pytorch/pytorch#85949",
     ),
-    # PyTorch's distributed checkpoints have no specific message for a folder without metadata.
+    # Distributed checkpoints in PyTorch have no specific message for a folder without metadata.
     Rule(
         kind=CHECKPOINT_FIT,
         patterns=(r"^(?:Assertion|Key|Type|Attribute)Error\b",),
@@ -259,7 +259,7 @@ DATA_RULES = (
         source="NVlabs/nvdiffrast#33",
         in_warnings=False,
     ),
-    # The kernel's messages about a disk of the node
+    # Kernel messages about a disk in the node
     Rule(
         kind=STORAGE,
         patterns=(
@@ -277,7 +277,7 @@ DATA_RULES = (
         source="gardenlinux/gardenlinux#263",
         decision=NextStep.RETRY_OTHER_NODE,
     ),
-    # Lustre's clients return these errors if a server of a striped file is gone.
+    # Lustre clients return these errors if a server for a striped file is gone.
     Rule(
         kind=STORAGE,
         patterns=(

@@ -1,4 +1,4 @@
-"""Rules for failures of GPUs: visibility to ranks, software, hardware and kernels."""
+"""Rules for GPU failures: visibility to ranks, software, hardware and kernels."""
 
 from runbook.results.failures.kinds import (
     CONFIGURATION,
@@ -11,12 +11,11 @@ from runbook.results.failures.kinds import (
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 DEVICE_RULES = (
-    # According to NVIDIA's table of Xid errors, these numbers come from the program, not the
-    # hardware.
+    # According to the Xid table from NVIDIA, these errors come from the program, not the hardware.
     Rule(
         kind=KERNEL,
         patterns=(r"Xid.{0,40}[): ](?:13|31|43|45|68|69)\b",),
-        # A broken link of one GPU also stops other GPUs.
+        # A broken link to one GPU also stops other GPUs.
         unless=r"caused by previous Xid (?:48|6[34]|7[49]|9[245]|119|14\d)",
         example="NVRM: Xid (PCI:0000:3b:00): 31, pid=4711, name=python, MMU Fault: ENGINE GRAPHICS",
         source="NVIDIA, XID Errors (docs.nvidia.com/deploy/xid-errors)",
@@ -28,7 +27,7 @@ DEVICE_RULES = (
             r"NVRM: Xid",
             # A switch between the GPUs
             r"\bSXid \(PCI:\S+\): \d+, Fatal",
-            # The kernel's reports about processors and their memory
+            # Kernel reports about processors and memory
             r"\[Hardware Error\]: CPU \d+: Machine Check",
             r"\bEDAC \S+ \d+ UE\b",
             r"\bX[Ii][Dd] \d+",
@@ -231,7 +230,7 @@ DEVICE_RULES = (
         source="hustvl/Vim#42",
         in_warnings=True,
     ),
-    # NCCL prints the CUDA runtime's message about a kernel that this GPU cannot load.
+    # NCCL prints the message from the CUDA runtime about a kernel that this GPU cannot load.
     Rule(
         kind=GPU_STACK,
         patterns=(
@@ -242,7 +241,7 @@ DEVICE_RULES = (
         counterexample="n1:774:739 [0] enqueue.cc:66 NCCL WARN Cuda failure 'out of memory'",
         source="ROCm/rccl#876",
     ),
-    # Two ranks on the same node share a GPU's memory through such a handle.
+    # Two ranks on the same node share GPU memory through such a handle.
     Rule(
         kind=GPU_STACK,
         patterns=(
@@ -255,7 +254,7 @@ DEVICE_RULES = (
         also=CONTAINER,
         check="If each rank has its own container, give them one IPC namespace (--ipc=host).",
     ),
-    # A library requires a different version of CUDA, or a newer GPU.
+    # A library requires a different CUDA version, or a newer GPU.
     Rule(
         kind=GPU_STACK,
         patterns=(
@@ -328,7 +327,7 @@ DEVICE_RULES = (
         also=CONFIGURATION,
         check="The lines of NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2 name what rules each backend out: a version or a setting.",
     ),
-    # cuDNN rejects a graph that its version or this GPU does not support. Other rules cover its
+    # cuDNN rejects a graph that this version or GPU does not support. Other rules cover cuDNN
     # status codes.
     Rule(
         kind=GPU_STACK,
@@ -358,8 +357,7 @@ DEVICE_RULES = (
             r"CUDNN_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR)",
             r"hipErrorIllegalAddress",
             r"hipErrorLaunchFailure",
-            # If Inductor leaves out a variant of a kernel, it prints the message without the
-            # exception.
+            # If Inductor leaves out a kernel variant, it prints the message without the exception.
             r"triton\.\S{0,40}OutOfResources: ",
             r"cudaErrorIllegalAddress",
             r"cudaErrorLaunchFailure",
@@ -376,7 +374,7 @@ DEVICE_RULES = (
             r"Triton Error \[(?:CUDA|HIP)\]: (?:an illegal|device|misaligned|invalid)",
             r"CUDA_EXCEPTION_\d+",
             r"CUDA Exception: \w",
-            # CUDA's error numbers for errors raised by a kernel
+            # CUDA error numbers for errors raised by a kernel
             r"(?:CUDA|[Cc]uda|CU|cu)\w*(?:Error|ERROR|failure)\b.{0,12}?[\[( ]7(?:00|1[0-9])\b",
         ),
         unless=r"launcher|AssertionError|^\s*Compile with",
@@ -392,7 +390,7 @@ DEVICE_RULES = (
             r"indices\[.{0,20}\] = -?\d+ is not in \[0,",
         ),
         error_patterns=(r"index out of range in self",),
-        # Index errors from Python's sequences and str.format do not come from a kernel.
+        # Index errors from Python sequences and str.format do not come from a kernel.
         unless=(
             r"\b(?:list|tuple|string|array|bytearray|deque|range object|pop|assignment) index out of"
             r"|Replacement index|(?:Value|Assertion|Key)Error: "
@@ -402,7 +400,7 @@ DEVICE_RULES = (
         source="PyTorch, a message of aten/src/ATen/native/Embedding.cpp",
         decision=NextStep.FIX_FIRST,
     ),
-    # DeepSpeed, LightSeq and Transformer Engine print the status of cuBLAS.
+    # DeepSpeed, LightSeq and Transformer Engine print the status from cuBLAS.
     Rule(
         kind=KERNEL,
         patterns=(
@@ -415,7 +413,7 @@ DEVICE_RULES = (
         also=GPU_STACK,
         check="If the first call of the job fails, the library was built for another GPU or CUDA version.",
     ),
-    # PyTorch's destructors cannot raise exceptions, so they print a warning.
+    # Destructors in PyTorch cannot raise exceptions, so they print a warning.
     Rule(
         kind=KERNEL,
         patterns=(

@@ -1,6 +1,6 @@
 """Rules for the lines that a launcher prints when a rank has ended.
 
-These lines are always a consequence of a different failure, never the cause.
+These lines always result from a different failure, and are never the cause.
 """
 
 from runbook.results.failures.kinds import KILLED, PEER_DIED, PROGRAM_ENDED
@@ -60,7 +60,7 @@ ENDING_RULES = (
             r"Fatal Python error",
             r"exit code 13[69]\b",
             r"(?:: | )Assertion `.{0,200}' failed\.?$",
-            # MPICH's own assertions
+            # Assertions in MPICH
             r"Assertion failed in file \S+ at line \d+",
         ),
         unless=rf"died from signal|{_PREPARES_FOR_SIGNALS}",
@@ -81,7 +81,7 @@ ENDING_RULES = (
         counterexample="free(): 3 blocks returned",
         source="mlcommons/training#770",
     ),
-    # A process that aborts has already printed the reason: its own exception, or a wait for another
+    # A process that aborts has already printed the reason: an exception, or a wait for another
     # rank.
     Rule(
         kind=PROGRAM_ENDED,
@@ -91,8 +91,7 @@ ENDING_RULES = (
             r"core dumped",
             r"SIGABRT",
             r"exit code 134\b",
-            # A report of a signal by the shell or srun, not a message from a server that aborted a
-            # job
+            # A signal reported by the shell or srun, not a message from a server that aborted a job
             r"^\s*Aborted(?: \(|$)|: Aborted$|\d +Aborted\b",
         ),
         unless=rf"died from signal|{_PREPARES_FOR_SIGNALS}",

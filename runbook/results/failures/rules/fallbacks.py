@@ -6,7 +6,7 @@ from runbook.results.failures.rule import Level, NextStep, Rule
 FALLBACK_RULES = (
     Rule(
         kind=FABRIC,
-        # A warning from NCCL's network code that is not about memory, devices or settings
+        # A warning from the network code in NCCL that is not about memory, devices or settings
         patterns=(
             r"(?:net|ib|ofi|efa|rdma|socket|gdr|ucx|sharp)\w*\.[a-z]+:\d+ NCCL WARN.{0,80}(?:error|failed)",
             r"NCCL WARN NET/.{0,80}(?:error|failed)",
@@ -22,7 +22,7 @@ FALLBACK_RULES = (
         decision=NextStep.FIX_FIRST,
     ),
     # A shell or a command did not find a file. A missing library is a different failure. Lines
-    # about a container's clean-up or a folder that cannot be entered do not concern files of the
+    # about cleaning up a container or a folder that cannot be entered do not concern files in the
     # job.
     Rule(
         kind=FILE,

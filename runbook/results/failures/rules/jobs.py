@@ -34,8 +34,8 @@ _WEB_ADDRESS = (
 )
 
 JOB_RULES = (
-    # The kernel returns ENOSPC because the node's limit of namespaces is reached or zero, although
-    # no disk is full.
+    # The kernel returns ENOSPC because the limit on namespaces is reached or zero, although no disk
+    # is full.
     Rule(
         kind=CONTAINER,
         patterns=(r"failed to create (?:a )?(?:new )?(?:user )?namespace",),
@@ -59,7 +59,7 @@ JOB_RULES = (
             r"file (?:size|count) limit exceeded",
             r"[Ff]ile too large",
             r"over (?:disk )?quota",
-            # A pod's limit in Kubernetes
+            # The limit on a Kubernetes pod
             r"local storage usage exceeds the total limit",
             r"low on resource: ephemeral-storage",
             r"[Ii]nsufficient (?:disk )?space",
@@ -136,7 +136,7 @@ JOB_RULES = (
         kind=UNREACHED,
         patterns=(
             r"unable to run job, (?:MOM rejected|send to MOM)",
-            # The plural matters: srun waits for the daemons of its nodes, not for the controller.
+            # The plural matters: srun waits for the daemons on its nodes, not for the controller.
             r"slurm_receive_msgs: .{0,80}failed: ",
             r"^(?:srun|sbatch|salloc): (?:error|fatal): .{0,80}Unable to contact slurm controller",
             r"Unable to establish control machine address",
@@ -180,7 +180,7 @@ JOB_RULES = (
         source="NVIDIA/deepops#1179",
         decision=NextStep.FIX_FIRST,
     ),
-    # Without its socket, munge does not run on this host, or a container does not see it.
+    # If the socket is missing, munge does not run on this host, or a container does not see it.
     Rule(
         kind=CREDENTIAL,
         patterns=(r"[Mm]unge encode failed: Failed to access .{0,120}No such file",),
@@ -286,8 +286,8 @@ JOB_RULES = (
         source="mlr-org/batchtools#199",
         decision=NextStep.RETRY_AFTER_WAIT,
     ),
-    # Messages from pyxis itself. The indented lines below them contain the reason, taken from
-    # enroot's log.
+    # Messages from pyxis itself. The indented lines below them contain the reason, taken from the
+    # enroot log.
     Rule(
         kind=CONTAINER,
         patterns=(
@@ -304,7 +304,7 @@ JOB_RULES = (
         patterns=(
             r"pyxis: .{0,60}(?:fail|error|couldn't|unable)",
             r"pyxis: +\[ERROR\] ",
-            # One of enroot's programs, at the start of its own message
+            # An enroot program, at the start of its own message
             r"enroot-\w+: ",
             r"seccomp filter failed",
             r"container creation failed",
@@ -404,7 +404,7 @@ JOB_RULES = (
         source="openpmix/openpmix#3320",
         level=Level.SYMPTOM,
     ),
-    # MPI has rejected the arguments of a call. No connection was lost, and the launcher is not the
+    # MPI has rejected the arguments in a call. No connection was lost, and the launcher is not the
     # cause.
     Rule(
         kind=COLLECTIVES_DIFFER,
@@ -452,7 +452,7 @@ JOB_RULES = (
             r"No slot '\d+' specified on host",
             r"specified plugin name for mpi",
             r"PM[Ix2]+_Init",
-            # Cray's library of process management
+            # The process management library from Cray
             r"\b_pmi(?:_\w+)?_(?:init|sync)\b.{0,80}fail",
             r"alps response not OKAY",
             r"PMI\d?_?Init\w* .{0,20}(?:fail|intialize)",
@@ -517,7 +517,7 @@ JOB_RULES = (
         example="There are not enough slots available in the system to satisfy the 2 slots ",
         source="horovod/horovod#978",
     ),
-    # The first line of MPI's error stack names the call. A later line often contains the reason.
+    # The first line in an MPI error stack names the call. A later line often contains the reason.
     Rule(
         kind=LAUNCHER,
         patterns=(
@@ -543,7 +543,7 @@ JOB_RULES = (
         "called MPI_Abort(MPI_COMM_WORLD, 1) - process 1",
         source="shankar1729/jdftx#336",
     ),
-    # Slurm's plug-in for private folders of a job could not create these folders on the node.
+    # The Slurm plug-in for private job folders could not create these folders on the node.
     Rule(
         kind=LAUNCHER,
         patterns=(r"slurmstepd: error: container_[pg]_\w+\b",),
@@ -634,13 +634,12 @@ JOB_RULES = (
             "OSError: We couldn't connect to 'https://huggingface.co' to load this file, "
             "couldn't find it in the cached files"
         ),
-        # wget announces a download. The 404 in the line is part of the file's number, not a status
+        # wget announces a download. The 404 in the line is part of the file number, not a status
         # code.
         counterexample="--2024-09-08 22:57:37--  https://huggingface.co/datasets/a/resolve/main/part_140460.jsonl",
         source="hustvl/Matte-Anything#15",
     ),
-    # A web request that failed in the network. A server inside the site has a name without a
-    # domain.
+    # A web request that failed in the network. Servers inside the site have names without a domain.
     Rule(
         kind=HUB,
         patterns=(
@@ -688,7 +687,7 @@ JOB_RULES = (
         also=PEER_DIED,
         check="If another node's log ends earlier or names an error, that node ended first.",
     ),
-    # Sites add their own rules for job submission, each with its own message.
+    # Sites add rules for job submission, each with a different message.
     Rule(
         kind=REFUSED_JOB,
         patterns=(r"\bsbatch: error: ",),

@@ -12,7 +12,7 @@ from runbook.results.failures.kinds import (
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 _OF_MEMORY = r"(?:[Jj]ob|[Ss]tep|cgroup|[Pp]rocess|[Tt]ask|[Cc]ontainer|[Pp]od|[Nn]ode)"
-"""Things whose memory the system limits. Programs have their own limits."""
+"""Things with a memory limit set by the system. Programs have their own limits."""
 
 MEMORY_RULES = (
     # The rules for /dev/shm come first, because lines about it also contain "no space left" and
@@ -30,7 +30,7 @@ MEMORY_RULES = (
         example="include/shm.h:28 NCCL WARN Call to posix_fallocate failed: No space left on device",
         source="NVIDIA/nccl#342",
     ),
-    # UCX shares this buffer between the ranks of a node, and then crashes without it.
+    # UCX shares this buffer between the ranks on a node, and then crashes without it.
     Rule(
         kind=SHARED_MEMORY,
         patterns=(r"mm_iface failed to allocate receive FIFO",),
@@ -89,7 +89,7 @@ MEMORY_RULES = (
         "/dev/shm/nccl-KWfVyt (size 5967872)",
         source="NVIDIA/nccl-tests#166",
     ),
-    # UCX opens every device of the node, and reports this even for a device that no rank uses.
+    # UCX opens every device in the node, and reports this even for a device that no rank uses.
     Rule(
         kind=LIMITS,
         patterns=(r"\bUCX +ERROR \S+: ibv_create_cq\(\) failed: Cannot allocate memory",),
@@ -125,7 +125,7 @@ MEMORY_RULES = (
         source="NVIDIA/nccl#1191",
     ),
     # NCCL before 2.14 prints no reason. In every public thread that reports a solution, the limit
-    # of locked memory was the reason why a queue or a region could not be created.
+    # on locked memory was the reason why a queue or a region could not be created.
     Rule(
         kind=LIMITS,
         patterns=(r"ibv_(?:create_cq|reg_mr\w*)(?:\(\))? failed\s*$",),
@@ -196,7 +196,7 @@ MEMORY_RULES = (
             r"fork: (?:retry: )?(?:Resource temporarily|No child processes)",
             r"(?:thread|fork|clone|spawn|[Cc]an't create|Errno 11\]).{0,60}Resource temporarily unavailable",
             r"libgomp: Thread creation failed",
-            # std::thread's constructor
+            # The constructor of std::thread
             r"what\(\): +Resource temporarily unavailable",
             r"OMP: Error #34",
             r"(?:[Ff]ailed|[Uu]nable) to (?:create|start) (?:an? )?(?:\w+ )?threads?\b",
@@ -220,7 +220,7 @@ MEMORY_RULES = (
             r"CUBLAS_STATUS_ALLOC_FAILED",
             r"CUDNN_STATUS_ALLOC_FAILED",
             r"RESOURCE_EXHAUSTED: .{0,80}(?:OOM|allocat(?:e|ing)\b|[Oo]ut of memory)",
-            # The allocator of TPUs
+            # The allocator for TPUs
             r"Attempting to (?:allocate|reserve) .{0,60}That was not possible",
             r"CUDNN_STATUS_INTERNAL_ERROR_\w*ALLOCATION_FAILED",
             r"NVML_ERROR_INSUFFICIENT_MEMORY",
@@ -342,7 +342,7 @@ MEMORY_RULES = (
         patterns=(
             r"lowmemorykiller",
             r"low on resource: memory",
-            # A pod's status in Kubernetes
+            # The status of a Kubernetes pod
             r"\bOutOfmemory\b",
             r"Killed process \d+ .{0,60}(?:total-vm|anon-rss)",
         ),

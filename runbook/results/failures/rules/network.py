@@ -17,13 +17,13 @@ _OF_OTHER_TRANSPORTS = (
     r"huggingface|https?://|\bssh\b|NET/IB|ibv|wandb|Rank \d+ Watchdog|[Rr]ecv(?:Value"
     r"|Bytes)?\b.*failed|pypi"
 )
-"""Words that show that a connection does not lead to the store of a process group."""
+"""Words that show that a connection does not lead to a process group store."""
 _OF_OTHER_SERVERS = (
     r"psycopg|redis|mongo|[Ss][Qq][Ll]\b|mlflow|kafka|rabbit|[Ee]lasticsearch|urlopen|HTTP"
 )
-"""Servers of other programs, such as a database or an experiment tracker."""
+"""Servers in other programs, such as a database or an experiment tracker."""
 _TIMED_OUT = r"(?:timed ?out|timeout\b(?!\W{0,3}\d))"
-"""A time limit that was exceeded. If a number follows the word, it is the value of a setting."""
+"""A time limit that was exceeded. If a number follows the word, it is a setting."""
 
 NETWORK_RULES = (
     # Ranks on two nodes exchanged loopback addresses: a host name resolves to 127.0.x.x.
@@ -56,7 +56,7 @@ NETWORK_RULES = (
         source="pytorch/pytorch#126510",
         in_warnings=True,
     ),
-    # A program that serves metrics of its run uses another port, or continues without one.
+    # A program that serves metrics about the run uses another port, or continues without one.
     Rule(
         kind=PORT,
         patterns=(r"[Ff]ailed to bind to (?:address|port)\b",),
@@ -184,8 +184,7 @@ NETWORK_RULES = (
         also=INTERFACE,
         check="`ip -br addr` on the node of rank 0 must list the address to which MASTER_ADDR resolves.",
     ),
-    # The line does not name the other end of the connection. It may be another rank, or a server
-    # outside the job.
+    # The line does not name the other end, which may be another rank or a server outside the job.
     Rule(
         kind=RENDEZVOUS,
         patterns=(
@@ -300,7 +299,7 @@ NETWORK_RULES = (
             r"Link failure",
             r"uct?_\w+.{0,80}ERROR",
             r"UCX\s+ERROR",
-            # A line of UCX's log: [host:process:thread:process] file.c:line, then the text
+            # A line from the UCX log: [host:process:thread:process] file.c:line, then the text
             r"\[\S+:\d+:\d+:\d+\] +\w+\.c:\d+ +(?:Assertion|Fatal)",
             r"\b(?:pml|mtl|btl)_\w+\.c:\d+:?\s+Error",
             r"\buc[pt]_\w+\(.{0,40}\) failed",
@@ -365,7 +364,7 @@ NETWORK_RULES = (
             r"gloo.{0,120}\b[Tt]imed? ?out\b",
             r"Application timeout caused pair closure",
             r"DistBackendError.{0,120}[Tt]imeout",
-            # HCCL, the communication library of Ascend devices
+            # HCCL, the communication library for Ascend devices
             r"(?:[Gg]etting socket|[Ww]ait execution of the Notify register) times out",
             r"[Tt]imeout at NCCL work",
         ),

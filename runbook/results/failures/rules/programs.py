@@ -41,7 +41,7 @@ PROGRAM_RULES = (
         patterns=(
             r"found (?:NaN|Inf|nan|inf)\b.{0,40}(?:loss|grad|norm|forward|backward)",
             r"[Ll]oss (?:is|was|became|=|:) ?(?:nan|NaN|[+-]?inf|Inf)",
-            # Columns of a table, without a sign between name and value
+            # Table columns, without a sign between name and value
             r"\b[Ll]oss\s+(?:nan|NaN)\b",
             r"Unexpected result nan",
             r"number of nan iterations: +[1-9]",
@@ -70,7 +70,7 @@ PROGRAM_RULES = (
         source="NVIDIA/Megatron-LM#780",
         in_warnings=True,
     ),
-    # torch.distributions checks its parameters; the next lines show a tensor of NaN.
+    # torch.distributions checks parameters; the next lines show a tensor of NaN.
     Rule(
         kind=NAN,
         patterns=(r"to satisfy the constraint .{0,120}but found invalid values",),
@@ -89,27 +89,27 @@ PROGRAM_RULES = (
         patterns=(
             r"Tensors must be CUDA and dense",
             r"No backend type associated with device type",
-            # DistributedDataParallel, whose message names the option that is missing
+            # DistributedDataParallel; the message names the option that is missing
             r"Expected to (?:have finished reduction in the prior iteration|mark a variable ready)",
         ),
         example="RuntimeError: Tensors must be CUDA and dense",
         source="Lightning-AI/pytorch-lightning#10378",
     ),
-    # Messages from Python's argparse. The names of programs and options may contain the words of
-    # another rule.
+    # Messages from argparse. The names of programs and options may contain words that another rule
+    # looks for.
     Rule(
         kind=CONFIGURATION,
         patterns=(
             r"error: (?:unrecognized arguments|argument |the following arguments are required)",
             r"Assertion failed: .{0,60}(?:==|<|>|%)",
         ),
-        # A line without the mark of an error recommends a setting, and the training continues.
+        # A line that is not marked as an error recommends a setting, and the training continues.
         error_patterns=(r"\bonly supports? .{0,60}(?:dimension|size|head|dtype|length)",),
         example="convert_checkpoint.py: error: unrecognized arguments: --world_size 2",
         counterexample="Flash Attention 2.0 only supports torch.float16 and torch.bfloat16 dtypes",
         source="NVIDIA/TensorRT-LLM#1110",
     ),
-    # Megatron checks its arguments with assertions, some of them without a message.
+    # Megatron checks arguments with assertions, some of them without a message.
     Rule(
         kind=CONFIGURATION,
         patterns=(r"\bAssertionError\b",),

@@ -35,7 +35,7 @@ RUNTIME_RULES = (
         example="5.488s: job.exception type=timeout severity=0 resource allocation expired",
         counterexample="0.576s: job.exception type=exec severity=0 MPI_Abort: N/A",
         source="flux-framework/flux-core#4195",
-        # A job whose program did not start on some nodes also waits until its time is over.
+        # A job also waits until its time is over if the program did not start on some nodes.
         level=Level.SYMPTOM,
     ),
     Rule(
@@ -51,7 +51,7 @@ RUNTIME_RULES = (
         source="flux-framework/flux-core#7037",
         level=Level.CONSEQUENCE,
     ),
-    # The launcher says that it lost a node's daemon, but not why.
+    # The launcher says that it lost the daemon on a node, but not why.
     Rule(
         kind=PEER_DIED,
         patterns=(
@@ -121,7 +121,8 @@ RUNTIME_RULES = (
         ),
         source="huggingface/tokenizers#444",
     ),
-    # enroot could not download an image. A path without a slash is taken for a registry's image.
+    # enroot could not download an image. A path without a slash is taken for an image in a
+    # registry.
     Rule(
         kind=CONTAINER,
         patterns=(r"\bURL https?://\S+ returned error code: \d",),
@@ -140,7 +141,7 @@ RUNTIME_RULES = (
         ),
         source="alpa-projects/alpa#826",
     ),
-    # The driver gave up the device, after a fault of a kernel or of the device itself.
+    # The driver gave up the device, after a fault in a kernel or in the device itself.
     Rule(
         kind=KERNEL,
         patterns=(r"\bUR_RESULT_ERROR_DEVICE_LOST\b",),

@@ -1,6 +1,6 @@
-"""Rules for complete sentences of programs.
+"""Rules for complete sentences that programs print.
 
-They precede the other rules, which match single words of these sentences and would name another
+They precede the other rules, which match single words in these sentences and would name another
 failure.
 """
 
@@ -80,7 +80,7 @@ MEMORY_SENTENCES = (
         example="TERM_THREADLIMIT: job killed after reaching LSF thread limit.",
         source="cdanielmachado/carveme#34",
     ),
-    # GNU time, with which a script measures its command
+    # GNU time, which a script uses to measure a command
     Rule(
         kind=KILLED,
         patterns=(r"^Command terminated by signal 9$",),
@@ -154,8 +154,8 @@ DEVICE_SENTENCES = (
     ),
 )
 RANK_SENTENCES = (
-    # JAX's coordination service: processes that never registered, and processes that were lost.
-    # Ray's workers meet at a service that it calls GCS.
+    # The JAX coordination service: processes that never registered, and processes that were lost.
+    # Workers in Ray meet at a service called GCS.
     Rule(
         kind=RENDEZVOUS,
         patterns=(
@@ -187,7 +187,7 @@ RANK_SENTENCES = (
         source="jax-ml/jax#39095",
         level=Level.CONSEQUENCE,
     ),
-    # Intel's and Cornelis' fabric library
+    # The fabric library from Intel and Cornelis
     Rule(
         kind=FABRIC,
         patterns=(r"Assertion failure at psm\d?/",),

@@ -27,7 +27,7 @@ TRACKER_RULES = (
         counterexample="wandb: Currently logged in as: me. Use `wandb login --relogin` to force relogin",
         source="OptimalScale/LMFlow#65",
     ),
-    # The tracker's own process often continues, and so does training.
+    # The tracker process often continues, and so does training.
     Rule(
         kind=TRACKER,
         error_patterns=(r"wandb.{0,80}(?:error|Network|failed)",),
@@ -118,7 +118,7 @@ POD_RULES = (
     ),
 )
 RAY_RULES = (
-    # Ray keeps its objects in /dev/shm.
+    # Ray keeps objects in /dev/shm.
     Rule(
         kind=SHARED_MEMORY,
         patterns=(r"ObjectStoreFullError",),

@@ -92,7 +92,7 @@ SOFTWARE_RULES = (
             "torch_extensions), move it to a node's disk."
         ),
     ),
-    # Files that a killed job left in /dev/shm keep the next job from creating its own.
+    # Files left in /dev/shm by a killed job keep the next job from creating its own.
     Rule(
         kind=STALE_LOCK,
         patterns=(r"FileExistsError: \[Errno 17\] File exists: '/[^/']+'$",),
@@ -205,7 +205,7 @@ SOFTWARE_RULES = (
             r"subprocess\.CalledProcessError",
         ),
         after=r"Building extension module|ninja|Emitting ninja build",
-        # A launcher's command has nothing to do with a build that another rank prints.
+        # A launcher command has nothing to do with a build that another rank prints.
         unless=r"Command '?\[?'?(?:\S*/)?(?:ssh|pdsh|srun|mpirun|mpiexec|git)\b",
         example="CalledProcessError                        Traceback (most recent call last)",
         counterexample="subprocess.CalledProcessError: Command 'ssh n1 hostname' returned non-zero exit status 255.",
@@ -269,7 +269,7 @@ SOFTWARE_RULES = (
             "ImportError: /opt/conda/lib/python3.10/site-packages/flash_attn_2_cuda.cpython-310-x"
             "86_64-linux-gnu.so: undefined symbol: _ZN2at4_ops5zeros4callE"
         ),
-        # TensorFlow looks for optional libraries when TensorBoard's writer imports TensorFlow.
+        # TensorFlow looks for optional libraries when the TensorBoard writer imports TensorFlow.
         unless=r"\bW tensorflow/\S*dso_loader",
         counterexample="W tensorflow/stream_executor/platform/default/dso_loader.cc:64] Could not load dynamic "
         "library 'libnvinfer.so.7'; dlerror: libnvinfer.so.7: cannot open shared object file",
@@ -323,7 +323,8 @@ SOFTWARE_RULES = (
         example="ImportError: attempted something that the package lacks",
         source="Python, the exception's name",
     ),
-    # A script continues after these errors, so an error from one of its programs explains more.
+    # A script continues after these errors, so an error from a program that it starts explains
+    # more.
     Rule(
         kind=MODULE,
         patterns=(
