@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
 
@@ -23,5 +23,7 @@ def released_by_signals(message: CliMessage = CliMessage.STOPPED_BY_SIGNAL) -> I
         with ending_in_order():
             yield
     except NotebookStopped as stopped:
-        click.echo(message.fill(signal=signal.Signals(stopped.number).name), err=True)
+        # A terminal that was closed, which sends SIGHUP, takes no line.
+        with suppress(OSError):
+            click.echo(message.fill(signal=signal.Signals(stopped.number).name), err=True)
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,22 @@ def test_a_run_goes_on_after_the_reader_of_its_output_has_left(project: Path):
     assert (ended.returncode, ended.stderr) == (0, "")
     record = json.loads((project / "runs" / "local" / "records" / "00-plan.json").read_text())
     assert record["state"] == "done"
+
+
+CLOSED_TERMINAL = """
+import os, signal
+from runbook.cli.signals import released_by_signals
+with released_by_signals():
+    os.kill(os.getpid(), signal.SIGHUP)
+"""
+
+
+def test_a_command_whose_terminal_is_closed_ends_with_the_code_of_its_signal():
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run([sys.executable, "-c", CLOSED_TERMINAL], stderr=writer, check=False)
+    os.close(writer)
+    assert ended.returncode == 128 + signal.SIGHUP
 
 
 @pytest.mark.parametrize("token", ["chosen-by-me", ""], ids=["token", "no-login"])
