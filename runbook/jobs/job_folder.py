@@ -48,9 +48,9 @@ class JobFolder:
     err = _File("err")
     # Written before the submission: the folders of the jobs that must succeed first, one per line
     after = _File("after")
-    # Written by the job: At the start: the process and machine of the job
+    # Written by the job at its start: its process and machine
     started = _File("started")
-    # Written every few seconds: the time, and the seconds since the machine was booted
+    # Written by the job every few seconds: the time, and the seconds since the machine was booted
     heartbeat = _File("heartbeat")
     # Exists only in a queue: the allocated hosts, one per line
     hostfile = _File("hostfile")
