@@ -195,6 +195,7 @@ class Known:
     in_tokens: bool
     convention: str
     setup: StepSetup | None
+    software: str = ""
     is_power_limited: bool = False
     """Whether the devices run below their usual power, by an amount that the source does not state.
     """
@@ -276,6 +277,7 @@ def read(path: Path) -> list[Known]:
                     in_tokens=bool(tokens),
                     convention=row.convention,
                     setup=setup[0] if ready else None,
+                    software=cells["software"],
                     is_power_limited="power-limited" in cells["note"],
                 )
             )

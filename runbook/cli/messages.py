@@ -71,6 +71,7 @@ class CliMessage(Message):
     )
     PROJECT_KEPT = "; {number} exist and were kept"
     PROJECT_WRITTEN = "{folder}: {number} files written{existing}."
+    MEASURED_WITHOUT_PREDICT = "--measured MEASURED.csv needs --predict FILE.csv"
     RUN_OR_PREDICT = "give either RUN or --predict FILE.csv"
     THERE_ARE_COMMANDS = "Commands: {commands}."
     STOPPED_BY_SIGNAL = "Stopped by {signal}."

@@ -23,6 +23,13 @@ from runbook.cli.output import show
     "published_results.csv.",
 )
 @click.option(
+    "--measured",
+    type=click.Path(path_type=Path),
+    metavar="MEASURED.csv",
+    help="Correct the predictions by this table of speeds measured with the same accelerator, "
+    "precision and software.",
+)
+@click.option(
     "--search",
     "searching",
     is_flag=True,
@@ -33,16 +40,19 @@ def plan(
     run_name: str,
     as_json: bool,
     table: Path | None,
+    measured: Path | None,
     searching: bool,
     set_words: tuple[str, ...],
 ) -> None:
     """Compute sizes, layout, memory and time of RUN; nothing is written or submitted."""
     if bool(run_name) == bool(table):
         raise click.UsageError(CliMessage.RUN_OR_PREDICT.fill())
+    if measured and not table:
+        raise click.UsageError(CliMessage.MEASURED_WITHOUT_PREDICT.fill())
     if table:
         from runbook.tools.speed.predictions import predict_file, predictions_text
 
-        predictions = predict_file(table)
+        predictions = predict_file(table, measured)
         if as_json:
             show([prediction.as_dict() for prediction in predictions])
         else:

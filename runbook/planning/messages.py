@@ -11,6 +11,10 @@ class PlanningMessage(Message):
     CORRECTED_BY_SMOKE_TEST = (
         "times {factor:.3g} as measured by the smoke test of {run} on {measured}"
     )
+    CORRECTED_FOR_LAYOUT = (
+        "times {factor:.3g} (80 % interval {low:.3g} to {high:.3g}), from {smoke_test:.3g} measured "
+        "by the smoke test of {run} on {measured}"
+    )
     OLD_PLAN = "{error}\nDelete it and run 00-plan again."
     PLAN_NOT_JSON = "{source} is not JSON ({error}); delete it and run 00-plan again."
     DID_YOU_MEAN = "Did you mean {name}?"

@@ -21,6 +21,7 @@ from runbook.plan_file.phase_names import SMOKE
 from runbook.planning import Calibration, Calibrations, Machine, Plan, make_plan
 from runbook.planning.choice import smoke_choice
 from runbook.planning.cost.calibration import calibrate, read_calibration
+from runbook.planning.cost.step_time import planned_profile
 from runbook.planning.data_rules import VOCABULARY_CHECK, check_vocabulary
 from runbook.results.history import History
 from runbook.runs.packed_environments import environment_checks
@@ -180,7 +181,9 @@ def keep_calibration(
     seconds = [step.seconds for step in history.steps]
     used = plan.calibration[SMOKE]
     flops = plan.flops[SMOKE]
-    plain = (planned or 0.0) / (used.factor if used else 1)
+    choice = smoke_choice(settings)
+    step = planned_profile(choice)
+    plain = (planned or 0.0) / (used.factor_for(step) if used else 1)
     factor = calibrate(seconds, plain)
     if factor is None:
         return None
@@ -190,12 +193,13 @@ def keep_calibration(
         predicted_seconds=float(f"{plain:.4g}"),
         steps=len(seconds) - 1,
         machine=machine_identity(settings.site),
-        engine=smoke_choice(settings).program,
+        engine=choice.program,
         precision=plan.phases[SMOKE].precision.format,
         operations=flops.per_iteration[flops.convention],
         run=settings.name,
         measured=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         warned=warned,
+        profile=step,
     )
     write_text(folder / CALIBRATION_FILE, json.dumps(as_json(calibration), indent=1) + "\n")
     return calibration

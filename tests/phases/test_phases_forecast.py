@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import UsageError
 from click.testing import CliRunner, Result
 from suite.messages import refuses
 from suite.tables import table_rows
@@ -142,3 +143,77 @@ def test_a_machine_without_accelerators_is_told_why_nothing_is_searched() -> Non
     reason = PlanningMessage.CPU_HAS_NO_LINKS.fill()
     assert searched.found.reason == reason
     assert reason in searched.as_text()
+
+
+KNOWN = {
+    "model": "Llama 3 8B",
+    "accelerator": "H100",
+    "n_accel": "16",
+    "precision": "bf16",
+    "seq_len": "8192",
+    "global_batch": "128",
+    "tp": "1",
+    "pp": "1",
+    "dp": "16",
+    "micro_batch": "1",
+    "software": "Megatron-Bridge 0.2",
+}
+TOKENS = "tokens_s_per_accel"
+
+
+def test_measured_rows_of_the_same_system_correct_the_predictions(tmp_path: Path) -> None:
+    wider = {**KNOWN, "n_accel": "32", "dp": "32", "global_batch": "256"}
+    other_program = {**KNOWN, "software": "torchtitan"}
+    other_format = {**KNOWN, "precision": "fp8"}
+    path = write(tmp_path / "t.csv", KNOWN, wider, other_program, other_format)
+    planned = predict_file(path)
+    speed = planned[0].tokens_s_per_accel or 0.0
+    measured = write(tmp_path / "m.csv", {**KNOWN, TOKENS: str(speed / 1.1)})
+    found = json.loads(call("--predict", str(path), "--measured", str(measured), "--json").output)
+    assert [row["measurements"] for row in found] == [1, 1, 0, 0]
+    slower = [
+        (one.tokens_s_per_accel or 0.0) / row[TOKENS]
+        for one, row in zip(planned, found, strict=True)
+    ]
+    assert 1.07 < slower[1] < slower[0] < 1.1
+    assert slower[2:] == [1.0, 1.0]
+    for one, row in zip(planned[:2], found[:2], strict=True):
+        low, high = one.interval
+        assert row["low"] < row[TOKENS] < row["high"]
+        assert row["high"] / row["low"] < (high or 0) / (low or 1), "a measurement narrows it"
+        assert row["iteration_ms"] == pytest.approx(1e3 * row["seconds_per_step"])
+    text = predictions_text(predict_file(path, measured)).splitlines()
+    corrected = SpeedMessage.CORRECTED.fill(count=1)
+    assert [line.endswith(corrected) for line in text] == [True, True, False, False]
+
+
+def test_a_stated_share_of_the_peak_is_a_measurement_too(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", KNOWN)
+    (planned,) = predict_file(path)
+    half = str((planned.tflops_per_accel or 0.0) / 2)
+    measured = write(tmp_path / "m.csv", {**KNOWN, "tflops_per_accel": half})
+    (found,) = predict_file(path, measured)
+    ratio = (planned.tflops_per_accel or 0.0) / (found.tflops_per_accel or 1.0)
+    assert ratio == pytest.approx(2.0, rel=0.06)
+
+
+@pytest.mark.parametrize("speed", ["", "fast", "0", "-5", "nan"])
+def test_a_measured_table_without_a_speed_ends_with_2(tmp_path: Path, speed: str) -> None:
+    path = write(tmp_path / "t.csv", KNOWN)
+    measured = write(tmp_path / "m.csv", {**KNOWN, TOKENS: speed})
+    with refuses(ParamsError, SpeedMessage.NOTHING_MEASURED) as caught:
+        predict_file(path, measured)
+    assert caught.value.exit_code == 2
+
+
+def test_measurements_need_predictions(tmp_path: Path) -> None:
+    error = call("local", "--measured", str(write(tmp_path / "m.csv", KNOWN))).exception
+    assert isinstance(error, UsageError)
+    assert error.message == CliMessage.MEASURED_WITHOUT_PREDICT.fill()
+
+
+def test_a_toy_step_corrects_no_large_one(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", {**KNOWN, "global_batch": "1024"})
+    toy = {**KNOWN, "n_accel": "1", "dp": "1", "global_batch": "8", TOKENS: "100"}
+    (found,) = predict_file(path, write(tmp_path / "m.csv", toy))
+    assert found.correction is None

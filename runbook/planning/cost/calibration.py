@@ -11,6 +11,14 @@ from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.json_records import OMIT_DEFAULT, from_json
 from runbook.planning.choice import Choice
 from runbook.planning.cost import flops
+from runbook.planning.cost.measured_steps import (
+    PARTS,
+    PLACES,
+    Correction,
+    MeasuredStep,
+    StepProfile,
+    correction,
+)
 from runbook.planning.messages import PlanningMessage
 
 LIKE = 30.0
@@ -49,12 +57,38 @@ class Calibration:
     runs.
     """
 
-    @property
-    def text(self) -> str:
-        """Return the factor and its source as text."""
-        return PlanningMessage.CORRECTED_BY_SMOKE_TEST.fill(
-            factor=self.factor, run=self.run, measured=self.measured[:10]
+    profile: StepProfile | None = field(default=None, metadata=OMIT_DEFAULT)
+    """How the measured step was planned to spend its time; None on CPUs and unknown devices."""
+
+    def factor_for(self, step: StepProfile | None) -> float:
+        """Return the factor for a planned step time.
+
+        It is nearer to 1 than the measured factor if the step spends its time in other ways than
+        the measured step.
+        """
+        found = self._correction(step)
+        return found.factor if found else self.factor
+
+    def text(self, step: StepProfile | None) -> str:
+        """Return the factor for a planned step time, and its source, as text."""
+        found = self._correction(step)
+        if found is None:
+            return PlanningMessage.CORRECTED_BY_SMOKE_TEST.fill(
+                factor=self.factor, run=self.run, measured=self.measured[:10]
+            )
+        return PlanningMessage.CORRECTED_FOR_LAYOUT.fill(
+            factor=found.factor,
+            low=found.low,
+            high=found.high,
+            smoke_test=self.factor,
+            run=self.run,
+            measured=self.measured[:10],
         )
+
+    def _correction(self, step: StepProfile | None) -> Correction | None:
+        if step is None or self.profile is None:
+            return None
+        return correction(step, [MeasuredStep(self.profile, math.log(self.factor))])
 
 
 def read_calibration(content: Any) -> Calibration | None:
@@ -64,10 +98,18 @@ def read_calibration(content: Any) -> Calibration | None:
             Calibration, content, name="the calibration", failure="this is no calibration:"
         )
         figures = (calibration.factor, calibration.predicted_seconds, calibration.operations)
-        if all(0 < figure < math.inf for figure in figures):
+        is_complete = calibration.profile is None or _is_complete(calibration.profile)
+        if is_complete and all(0 < figure < math.inf for figure in figures):
             return calibration
 
     return None
+
+
+def _is_complete(profile: StepProfile) -> bool:
+    """Return whether a profile that was read has all shares and places."""
+    numbers = (*profile.shares, *profile.place)
+    lengths = (len(profile.shares), len(profile.place))
+    return lengths == (len(PARTS), PLACES) and all(map(math.isfinite, numbers))
 
 
 def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> float | None:

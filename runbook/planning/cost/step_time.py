@@ -11,6 +11,7 @@ from runbook.planning.choice import Choice, Machine
 from runbook.planning.cost import flops
 from runbook.planning.cost.cpu import cpu_step
 from runbook.planning.cost.iteration import iteration
+from runbook.planning.cost.measured_steps import StepProfile, profile
 from runbook.planning.cost.step_inputs import modelled_device, peak_of, setup_for
 from runbook.planning.messages import PlanningMessage
 
@@ -60,3 +61,11 @@ def modelled_step(
         precision=precision,
     )
     return operations * extra * (1 + choice.bubble) / rate, basis, None
+
+
+def planned_profile(choice: Choice) -> StepProfile | None:
+    """Return how a step is planned to spend its time; None if it is not planned part by part."""
+    device = modelled_device(choice)
+    if isinstance(device, str):
+        return None
+    return profile(setup_for(choice, device))

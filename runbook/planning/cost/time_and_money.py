@@ -8,7 +8,7 @@ from runbook.planning.cost import flops
 from runbook.planning.cost.calibration import Calibration
 from runbook.planning.cost.cpu import FORWARD_SHARE
 from runbook.planning.cost.step_inputs import peak_of
-from runbook.planning.cost.step_time import modelled_step
+from runbook.planning.cost.step_time import modelled_step, planned_profile
 from runbook.planning.schedule import duration
 
 
@@ -56,8 +56,9 @@ def estimate(
 
     factor = 1.0
     if calibration:
-        factor = calibration.factor
-        basis = f"{basis}, {calibration.text}"
+        planned = planned_profile(choice)
+        factor = calibration.factor_for(planned)
+        basis = f"{basis}, {calibration.text(planned)}"
 
     step *= factor
     seconds = step * (duration(choice).iterations + evaluation_batches(choice) * FORWARD_SHARE)

@@ -22,6 +22,7 @@ class SpeedMessage(Message):
         "({ratio:.3g} x). The model, number of devices, peak or convention must differ from what "
         "was given"
     )
+    CORRECTED = ", corrected by {count} measured"
     EXPECTED = "expected ({source}): {seconds}"
     PLANNED = "planned: {seconds}, according to the plan's model of a step for this set-up"
     REACHED = "reached: {seconds}"
@@ -39,6 +40,10 @@ class SpeedMessage(Message):
     NOTHING_FOUND = (
         "no cause found. Say what is slow, how slow it is, and compared with what; add the command "
         "line and 20 lines of the log."
+    )
+    NOTHING_MEASURED = (
+        "no row of the measured table can be used: a row needs tokens_s_per_accel or "
+        "tflops_per_accel, and a known accelerator and model."
     )
     NO_TEXT = (
         "{reason}, so there is nothing to explain. Give a training log or part of one, a command "

@@ -19,6 +19,7 @@ from runbook.planning import sizes
 from runbook.planning.cost import flops
 from runbook.planning.cost.accelerators import Accelerator, find_accelerator
 from runbook.planning.cost.iteration import CALIBRATED, StepSetup, iteration, known
+from runbook.planning.cost.measured_steps import Correction
 from runbook.tools.speed.intervals import half_width
 from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.published_rows import NEEDED, PublishedRow, read_row
@@ -70,12 +71,18 @@ class Prediction:
     shape_from: str = ""
     assumed: tuple[str, ...] = ()
     seconds_per_step: float | None = None
+    correction: Correction | None = None
+    """The correction by measured rows of the same system, which the speeds include."""
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
         """Range of tokens/s/device that contains the speed of 80 % of similar rows (`intervals`)."""
         if self.setup is None or self.tokens_s_per_accel is None:
             return None, None
+        if self.correction:
+            as_planned = self.tokens_s_per_accel * self.correction.factor
+            slowest = as_planned / self.correction.high
+            return four_digits(slowest), four_digits(as_planned / self.correction.low)
         spread = half_width(self.setup)
         low = self.tokens_s_per_accel / (1 + spread)
         high = self.tokens_s_per_accel * (1 + spread)
@@ -102,6 +109,7 @@ class Prediction:
             "seconds_per_step": self.seconds_per_step,
             "iteration_ms": self.seconds_per_step and four_digits(1e3 * self.seconds_per_step),
             "unknown": list(self.row.unknown),
+            "measurements": self.correction.measurements if self.correction else 0,
         }
 
 

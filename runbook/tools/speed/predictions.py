@@ -8,6 +8,7 @@ from pathlib import Path
 from runbook.core.errors import ParamsError
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
+from runbook.tools.speed.measured_rows import with_measurements
 from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.predict import Prediction, check_columns, predict_rows
 
@@ -15,18 +16,30 @@ MAX_BYTES = 64 * 2**20
 """Largest file, in bytes, that is accepted as a table of results."""
 
 
-def predict_file(path: Path) -> list[Prediction]:
+def predict_file(path: Path, measured: Path | None = None) -> list[Prediction]:
     """Predict each row of a table with the columns of published_results.csv.
 
-    Raise `ParamsError` for any other file.
+    `measured` is such a table of speeds that were measured, which correct the predictions for the
+    same system. Raise `ParamsError` for any other file.
     """
+    rows = _read_table(path)
+    catalogue = read_models(project_root())
+    models = {name: catalogue.get(name) for name in catalogue.names}
+    predictions = predict_rows(rows, models)
+    if measured is None:
+        return predictions
+    return with_measurements(predictions, rows, _read_table(measured), models)
+
+
+def _read_table(path: Path) -> list[dict[str, str | None]]:
+    """Return the rows of a table of results, or raise `ParamsError` for any other file."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ParamsError(SpeedMessage.TABLE_TOO_LARGE, path=path, max_bytes=MAX_BYTES // 2**20)
 
         reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""))
         check_columns(reader.fieldnames)
-        rows = list(reader)
+        return list(reader)
     except csv.Error as error:
         raise ParamsError(
             SpeedMessage.ROW_NOT_READABLE, path=path, line_num=reader.line_num, error=error
@@ -37,9 +50,6 @@ def predict_file(path: Path) -> list[Prediction]:
         raise ParamsError(
             SpeedMessage.TABLE_NOT_READABLE, path=path, reason=error.strerror
         ) from error
-
-    catalogue = read_models(project_root())
-    return predict_rows(rows, {name: catalogue.get(name) for name in catalogue.names})
 
 
 def predictions_text(predictions: Iterable[Prediction]) -> str:
@@ -55,5 +65,7 @@ def _prediction_line(prediction: Prediction) -> str:
     else:
         tokens = f"{prediction.tokens_s_per_accel:g} tokens/s"
         speed = f"{tokens}, {prediction.tflops_per_accel:g} TFLOP/s ({row.convention})"
+        if prediction.correction:
+            speed += SpeedMessage.CORRECTED.fill(count=prediction.correction.measurements)
 
     return f"{row.number:4d}  {row.model} on {row.accelerator}: {speed}"
