@@ -185,3 +185,18 @@ def test_each_spread_changes_a_correction() -> None:
     for name in vars(DEFAULT):
         changed = replace(DEFAULT, **{name: min(0.95, 1.5 * getattr(DEFAULT, name))})
         assert correction(step(2, **mixed), measured, changed) != usual, name
+
+
+def test_a_plan_hides_tensor_parallel_communication_only_if_the_run_does() -> None:
+    """Megatron-LM overlaps it with matrix products only with --tp-comm-overlap."""
+    sections = {
+        "training": {"framework": "megatron-lm", "global_batch": 64, "micro_batch": 1},
+        "parallel": {"tensor": 8, "sequence": True},
+    }
+    parts = []
+    for overlaps in (True, False):
+        training = {**sections["training"], "overlap_tensor": overlaps}
+        settings = build({**sections, "training": training}, device="H100-SXM", model="13b")
+        parts.append(estimate(full_choice(settings), None).parts or {})
+    assert parts[1]["tensor"] > 2.5 * parts[0]["tensor"] > 0
+    assert parts[1]["matrices"] == parts[0]["matrices"]

@@ -27,6 +27,16 @@ def setup(name: str, device: str, count: int, **cells: Any) -> StepSetup:
     return row.setup
 
 
+def without_sequence(one: StepSetup) -> StepSetup:
+    """Return the step without sequence parallelism."""
+    return replace(one, layout=replace(one.layout, sequence=False))
+
+
+STOCK = {
+    "software": "Megatron-LM core 0.14, Transformer Engine",
+    "precision": "bf16",
+    "seq_len": 8192,
+}
 TUNED = {"software": "NeMo", "precision": "fp8", "seq_len": 8192}
 FORKS = {"software": "Megatron-DeepSpeed", "precision": "fp16", "seq_len": 2048, "zero_stage": 0}
 BIGSCIENCE = FORKS | {
@@ -42,6 +52,10 @@ BIGSCIENCE = FORKS | {
 TINY = {"tp": 1, "pp": 1, "global_batch": 64, "micro_batch": 2, "precision": "bf16"}
 SETUPS = {
     "H100, tensor 4": setup("Llama-3 70B", "H100", 64, tp=4, pp=4, global_batch=128, **TUNED),
+    "H100, stock tensor 4": setup("Llama-3 70B", "H100", 64, tp=4, pp=4, global_batch=128, **STOCK),
+    "H100, stock tensor 4 without sequence": without_sequence(
+        setup("Llama-3 70B", "H100", 64, tp=4, pp=4, global_batch=128, **STOCK)
+    ),
     "H100, one micro-batch": setup(
         "Llama-3 8B", "H100", 64, tp=1, pp=1, global_batch=64, micro_batch=1, **TUNED
     ),
@@ -123,6 +137,8 @@ SETUPS = {
     ),
 }
 SECONDS = {
+    "H100, stock tensor 4": 15.15024,
+    "H100, stock tensor 4 without sequence": 15.64304,
     "H100, tensor over two nodes": 0.5760488,
     "A100, full recomputation": 2.253798,
     "H100, tensor 4": 9.780735,
@@ -178,7 +194,7 @@ CONSTANTS = (
     *("_FORKS_BYTES", "_FORKS_SHARED_BYTES", "_FORKS_BANDWIDTH"),
     *("_OPERATORS_ELSEWHERE", "_PLAIN_ACTIVATION_BYTES", "_MEGATRON_LOGIT_BYTES"),
     *("_SOFTMAX_OPERATORS", "_CONTEXT_OPERATORS", "_BACKWARD_OPERATORS", "_GRAPHED"),
-    *("_UNALIGNED", "_DDP_BUCKET"),
+    *("_UNALIGNED", "_DDP_BUCKET", "_SHOWN_WITH_SEQUENCE", "_SHOWN_WITHOUT_SEQUENCE"),
     *("_FORWARD_SHARE", "_BUCKET", "_BUCKET_PER_RANK", "_NETWORK_LATENCY"),
 )
 
@@ -241,6 +257,23 @@ def test_only_recipes_that_overlap_hide_tensor_parallel_messages() -> None:
     assert share > 0.08, "Megatron-LM on A100 waits for every message"
     hidden = iteration(SETUPS["H100, tensor 4"])
     assert hidden.tensor < 0.05 * hidden.seconds
+
+
+def test_stock_megatron_hides_two_of_eight_pieces_or_all_of_the_backward_pass() -> None:
+    """Megatron-core sends asynchronously only while it computes the gradients of weights."""
+    stock = SETUPS["H100, stock tensor 4"]
+    assert stock.layout.sequence
+    assert not stock.overlaps_tensor
+    overlapping = replace(stock, overlaps_tensor=True)
+    ratio = iteration(stock).tensor / iteration(overlapping).tensor
+    assert ratio == pytest.approx(0.75 / DEFAULT.tensor_tuned)
+    whole = without_sequence(stock)
+    ratio = iteration(whole).tensor / iteration(replace(whole, overlaps_tensor=True)).tensor
+    assert ratio == pytest.approx(0.5 / DEFAULT.tensor_tuned)
+    software = f"{STOCK['software']}, --tp-comm-overlap"
+    cells = STOCK | {"software": software}
+    asked = setup("Llama-3 70B", "H100", 64, tp=4, pp=4, global_batch=128, **cells)
+    assert asked == overlapping
 
 
 def test_no_work_hides_the_first_and_the_last_bucket() -> None:

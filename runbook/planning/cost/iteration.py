@@ -291,6 +291,15 @@ _OVERLAPS_TENSOR = ("H100", "H100-500W", "Blackwell", "Blackwell Ultra")
 Transformer Engine has done so with its user buffers since 2023. On an A100, Megatron-LM waits for
 the communication.
 """
+_SHOWN_WITH_SEQUENCE = 6 / 8
+_SHOWN_WITHOUT_SEQUENCE = 4 / 8
+"""Share of a layer's tensor-parallel communication that a vendor's own stack does not hide without
+these buffers, with sequence parallelism and without.
+
+Counted in `LinearWithGradAccumulationAndAsyncCommunication` of Megatron-core
+(tensor_parallel/layers.py). Of eight equal pieces, the gradients of weights hide two
+reduce-scatters of the backward pass, or without sequence parallelism both of its all-reduces.
+"""
 _FORWARD_SHARE = 1 / 3
 """The forward pass's share of a micro-batch's work.
 
@@ -334,6 +343,11 @@ class StepSetup:
     """Share of the layers that are recomputed with `full`."""
     shown_data: float = 0.0
     """Share of the data-parallel communication that is never hidden."""
+    overlaps_tensor: bool = True
+    """Whether a vendor's own stack sends parts of a matrix product while it computes others.
+
+    Megatron-LM does so only with `--tp-comm-overlap`, which is off by default.
+    """
     hides_sends: bool = False
     """Whether stages send while they compute."""
     broadcasts_batches: bool = False
@@ -855,8 +869,13 @@ class StepModel:
     def _waited_tensor_share(self) -> float:
         """Return the share of tensor-parallel communication that is not hidden."""
         setup = self.setup
-        overlaps = setup.code == "tuned" and setup.device.family in _OVERLAPS_TENSOR
-        return self.coefficients.tensor_tuned if overlaps else 1.0
+        if setup.code != "tuned" or setup.device.family not in _OVERLAPS_TENSOR:
+            return 1.0
+        if setup.overlaps_tensor:
+            return self.coefficients.tensor_tuned
+        if setup.layout.sequence:
+            return _SHOWN_WITH_SEQUENCE
+        return _SHOWN_WITHOUT_SEQUENCE
 
     def _output(self) -> float:
         setup = self.setup

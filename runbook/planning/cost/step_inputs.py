@@ -162,6 +162,7 @@ def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
         recompute=training.recompute,
         recomputed=choice.recomputed,
         shown_data=choice.shown_data,
+        overlaps_tensor=training.overlap_tensor and choice.layout.sequence,
         hides_sends=choice.hides_sends,
         broadcasts_batches=training.broadcast_batches,
         code=code_of(choice),

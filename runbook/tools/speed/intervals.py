@@ -12,7 +12,7 @@ WIDTHS: dict[tuple[str, str], float] = {
     ("", "many nodes"): 0.494,
     ("A100", "many nodes"): 0.543,
     ("Blackwell", "many nodes"): 0.522,
-    ("H100", "many nodes"): 0.412,
+    ("H100", "many nodes"): 0.389,
 }
 """Half-width of the interval of the speed's logarithm, relative to `uncertainty`.
 

@@ -305,6 +305,7 @@ def _assumed_setup(
         precision=row.precision,
         recompute=row.recompute,
         shown_data=1.0 if row.has_no_overlap else 0.0,
+        overlaps_tensor=row.overlaps_tensor,
         hides_sends=row.interleaves and layout.virtual_pipeline > 1,
         flash=row.flash,
         code=row.code,

@@ -145,6 +145,7 @@ class PublishedRow:
     code: str
     interleaves: bool
     """Whether the software's recipes interleave stages, if the row does not state it."""
+    overlaps_tensor: bool
     half_sums: bool
     first_sharding: bool
     has_ddp_buckets: bool
@@ -269,6 +270,7 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
         flash=flash == "yes" if flash else has_flash(context, row.text("date")),
         code=row.word("code") or code(context),
         interleaves=has_interleaving(context),
+        overlaps_tensor=overlaps_tensor(context),
         half_sums=has_half_sums(context, row.text("precision")),
         first_sharding="fsdp" in context and "2000" < row.text("date") < "2024",
         has_ddp_buckets=has_ddp_buckets(context),
@@ -515,6 +517,21 @@ def is_release_before(month: str, text: str, date: str) -> bool:
     if release:
         return f"20{release[1]}-{release[2]}" < month
     return "2000" < date < month
+
+
+def overlaps_tensor(context: str) -> bool:
+    """Return whether tensor-parallel communication is hidden behind matrix products.
+
+    Megatron-LM hides it only if it is configured to. NeMo's recipes and MLPerf's programs are.
+
+    >>> [overlaps_tensor(name) for name in ("nemo 25.04", "megatron-lm core 0.14")]
+    [True, False]
+    >>> overlaps_tensor("megatron-lm core 0.14, tp-comm-overlap")
+    True
+    """
+    if "megatron-lm" not in context:
+        return True
+    return "tp-comm-overlap" in context or "overlapped by hand" in context
 
 
 def is_other_program(software: str) -> bool:
