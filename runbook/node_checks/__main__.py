@@ -1,7 +1,7 @@
-"""`python -m runbook.node_checks RUNG...`: run the checks of some rungs on this node.
+"""`python -m runbook.node_checks RUNG...`: run the checks for these rungs on this node.
 
-A job starts it once on each node. It writes each answer as a line of output, and always exits with
-0. The reader of these lines decides whether the answers are good.
+A job starts it once on each node. It writes each answer as an output line, and always exits with 0.
+The reader of these lines decides whether the answers are good.
 """
 
 import argparse
@@ -28,9 +28,9 @@ from runbook.node_checks.peers import ask_peers
 from runbook.node_checks.scheduler_settings import look_at_scheduler_settings
 
 LOCAL_SECONDS = 15.0
-"""Time limit of a check that involves no other machine."""
+"""Time limit for a check that involves no other machine."""
 FOLDER_SECONDS = 30.0
-"""Time limit of a file server. A server that takes longer for a megabyte hangs or is overloaded."""
+"""Time limit for a file server. If a megabyte takes longer, the server hangs or is overloaded."""
 TORCH_SECONDS = 90.0
 """Time limit for importing torch.
 
@@ -40,7 +40,7 @@ a minute.
 
 
 def main() -> int:
-    """Run the checks of each rung named on the command line."""
+    """Run the checks for each rung named on the command line."""
     arguments = _arguments()
     for name in arguments.rungs:
         rung = Rung(name)

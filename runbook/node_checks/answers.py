@@ -1,6 +1,6 @@
-"""Writes and reads the lines of a node's answers.
+"""Writes and reads the lines in which a node answers.
 
-Each part is written as soon as its result is known. The lines go to the job output, because the
+Each part is written as soon as the result is known. The lines go to the job output, because the
 shared folder itself is being checked.
 """
 
@@ -15,35 +15,35 @@ from dataclasses import dataclass
 from enum import Enum
 
 HOSTS = "hosts"
-"""Rung of a preflight that checks each node separately."""
+"""Preflight rung that checks each node separately."""
 TORCH = "torch"
-"""Rung of a preflight that imports torch in a separate process."""
+"""Preflight rung that imports torch in a separate process."""
 PEERS = "peers"
-"""Rung of a preflight that checks the links between the nodes."""
+"""Preflight rung that checks the links between the nodes."""
 MARK = "@preflight "
-"""Prefix of each line of an answer in a job's output."""
+"""Prefix for a line with an answer in the job output."""
 PIECE_MARK = "@preflight-piece "
-"""Prefix of the lines of an answer that needs more than one line."""
+"""Prefix used instead if an answer needs more than one line."""
 PIECE_LETTERS = 700
 """Longest line, in bytes.
 
-Slurm's step daemon forwards at most 1,024 bytes at once (MAX_MSG_LEN of its stdio), so longer lines
-from several nodes get mixed up. On Slurm 22.05 under load, a healthy node's answer was lost in this
-way.
+The step daemon in Slurm forwards at most 1,024 bytes at once (MAX_MSG_LEN for stdio), so longer
+lines from several nodes get mixed up. On Slurm 22.05 under load, a healthy node's answer was lost
+in this way.
 """
 NODES_VARIABLE = "RUNBOOK_NODES"
-"""The variable with the names of the job's nodes, separated by spaces, in the scheduler's order."""
+"""Variable with the names of all nodes in the job, separated by spaces, in scheduler order."""
 ADDRESS_VARIABLE = "MASTER_ADDR"
 PORT_VARIABLE = "MASTER_PORT"
 OWN_PACKAGE = "gpt3-runbook"
-"""The package whose source files every node has."""
+"""The package for which every node has the source files."""
 
 Facts = dict[str, object]
-"""The findings of a part, as plain JSON values."""
+"""Findings for a part, as plain JSON values."""
 
 
 class PartState(Enum):
-    """How the check of a part ended."""
+    """How the check for a part ended."""
 
     BEGUN = "begun"
     """The part started but wrote no result, because the program hung or was ended."""
@@ -64,26 +64,26 @@ class ProgramEnd(Enum):
 
 @dataclass(frozen=True)
 class PartAnswer:
-    """A node's findings for a part, or the reason why there are none."""
+    """What a node found for a part, or why there is nothing."""
 
     rung: str
     node: str
     part: str
     state: PartState
     time: float
-    """Seconds since 1970, according to the node's own clock."""
+    """Seconds since 1970, according to the clock on the node."""
     facts: Mapping[str, object]
     error: str = ""
-    """The message of the operating system or of Python, if the state is FAILED."""
+    """The error message from the operating system or Python, if the state is FAILED."""
 
 
 def node_names() -> list[str]:
-    """Return the names of the job's nodes, or this host's name if the job lists no nodes."""
+    """Return the names of all nodes in the job, or only this host if the job lists no nodes."""
     return os.environ.get(NODES_VARIABLE, "").split() or [socket.gethostname()]
 
 
 def own_name() -> str:
-    """Return this node's name in the scheduler's list, or else the node's host name.
+    """Return the name that the scheduler uses for this node, or else the host name.
 
     Slurm provides the name in the list, because the host name may differ: it may be `localhost`.
     """
@@ -99,9 +99,9 @@ def own_name() -> str:
 
 
 class Rung:
-    """The checks of a rung on this node.
+    """The checks for a rung on this node.
 
-    Each check either gives an answer or is abandoned after its time limit.
+    Each check either gives an answer or is abandoned after a time limit.
     """
 
     def __init__(self, name: str) -> None:
@@ -115,10 +115,10 @@ class Rung:
         action: Callable[[], Facts],
         seconds: float,
     ) -> Facts | None:
-        """Write the findings of `action`, or the reason why it failed.
+        """Write what `action` has found, or why it failed.
 
-        Return None if the action failed or took too long. A check of a dead file server never
-        returns, and no signal can end it. In that case, its thread is abandoned, and the next part
+        Return None if the action failed or took too long. A check on a dead file server never
+        returns, and no signal can end it. In that case, the thread is abandoned, and the next part
         begins.
         """
         self.write(part, PartState.BEGUN)
@@ -173,9 +173,9 @@ class Rung:
 
 
 def output_lines(content: str, key: str) -> list[str]:
-    """Return the lines of an answer.
+    """Return the lines to write for an answer.
 
-    The pieces of a long answer share a key.
+    If an answer is long, all pieces share a key.
 
     >>> output_lines("{}", "n1:7:1")
     ['@preflight {}']
@@ -194,9 +194,9 @@ def output_lines(content: str, key: str) -> list[str]:
 
 
 def read_answers(text: str) -> Iterator[PartAnswer]:
-    """Yield the answers among the lines of a job's output. A line that was cut off is left out.
+    """Yield the answers in the output from a job. A line that was cut off is left out.
 
-    A launcher may put the number of the task in front of a line.
+    A launcher may put the task number in front of a line.
     """
     for content in _answer_texts(text):
         try:
@@ -207,7 +207,7 @@ def read_answers(text: str) -> Iterator[PartAnswer]:
 
 
 def _answer_texts(text: str) -> Iterator[str]:
-    """Yield the text of each answer. A long answer is joined when its last piece has arrived."""
+    """Yield the text of each answer. A long answer is joined when the last piece has arrived."""
     pieces_of: dict[str, dict[int, str]] = {}
     for line in text.splitlines():
         _, mark, content = line.partition(MARK)

@@ -1,4 +1,4 @@
-"""Finds the caches of compiled kernels, and determines whether they are on a local disk."""
+"""Finds the caches for compiled kernels, and determines whether they are on a local disk."""
 
 import contextlib
 import itertools
@@ -15,7 +15,7 @@ from runbook.node_checks.written_files import write_error
 
 @dataclass(frozen=True)
 class Cache:
-    """A variable that sets a cache's folder, and the program's default folder."""
+    """A variable that sets the folder for a cache, and the default folder."""
 
     variable: str
     default: str
@@ -59,20 +59,21 @@ CACHES = (
 )
 
 LOCK_NAME = "lock"
-"""Lock file of a build (torch/utils/cpp_extension.py, FileBaton).
+"""Name of the lock file for a build (torch/utils/cpp_extension.py, FileBaton).
 
-Another build waits until the file is removed, without a time limit.
+Another build waits until the file is removed, with no time limit.
 """
 OLD_LOCK_SECONDS = 3600.0
-"""Age in seconds of a lock whose build must have ended. No build of an extension takes longer."""
+"""If a lock is this many seconds old, the build must have ended. No extension takes longer to
+build."""
 MAX_EXAMINED = 1000
-"""Maximum number of entries of a cache that are searched for locks. Each build has a folder."""
+"""At most this many cache entries are searched for locks. Each build has a folder."""
 
 
 def look_at_caches() -> Facts:
-    """Return each cache's folder and the type of the file system.
+    """Return the folder and the file system type for each cache.
 
-    Also return whether the folder is shared, whether it rejects files, and a lock that a killed
+    Also return whether the folder is shared, whether it rejects files, and any lock that a killed
     build left there.
     """
     facts: Facts = {}
@@ -98,12 +99,12 @@ def _default(cache: Cache) -> str:
 
 
 def _nearest(folder: Path) -> Path:
-    """Return the folder, or its nearest existing parent."""
+    """Return the folder, or the nearest parent that exists."""
     return next(path for path in (folder, *folder.parents) if path.is_dir())
 
 
 def _old_lock(folder: Path) -> str:
-    """Return the lock of a build that must have ended, or an empty string."""
+    """Return a lock left by a build that must have ended, or an empty string."""
     now = time.time()
     entries = itertools.chain(folder.glob("*"), folder.glob("*/*"), folder.glob("*/*/*"))
     # Another build may delete its lock or its folder at this moment.

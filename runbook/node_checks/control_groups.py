@@ -1,6 +1,6 @@
-"""Reads control groups, which limit a job's processes.
+"""Reads control groups, which limit the processes in a job.
 
-The limits are set by a scheduler, a container runtime or systemd.
+A scheduler, a container runtime or systemd sets the limits.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ def memory_left() -> int | None:
 
 
 def _cached_files(folder: Path, prefix: str) -> int:
-    """Return the bytes of a control group that are copies of files on a disk."""
+    """Return how many bytes in a control group are copies of files on a disk."""
     cached = 0
     for line in (folder / "memory.stat").read_text().splitlines():
         name, _, value = line.partition(" ")
@@ -83,7 +83,7 @@ def _smallest(values: list[str]) -> int | None:
 
 
 def _values(controller: str, name: str) -> list[str]:
-    """Return the contents of a file in our control group and in the group's parents."""
+    """Return the contents of a file in our control group and in its parents."""
     values = []
     for folder in _folders(controller):
         with contextlib.suppress(OSError):
@@ -93,7 +93,7 @@ def _values(controller: str, name: str) -> list[str]:
 
 
 def _folders(controller: str) -> Iterator[Path]:
-    """Yield the folders of our control group and of its parents.
+    """Yield the folders for our control group and its parents.
 
     If `controller` is empty, the folders of version 2 are used.
     """

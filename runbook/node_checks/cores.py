@@ -11,14 +11,14 @@ from runbook.node_checks.control_groups import core_quota
 LOOP_TURNS = 60_000
 """Number of passes through the loop, which take about 3 ms on a core from 2023.
 
-The loop is short enough for nodes with many cores, and long enough for the clock's resolution.
+The loop is short enough for nodes with many cores, and long enough for the clock resolution.
 """
 ROUNDS = 3
 MAX_TIMED_CORES = 64
-"""Largest number of cores that are timed.
+"""At most this many cores are timed.
 
-On a node with more cores, this many evenly spaced cores are timed: 64 cores x 3 rounds x 3 ms stay
-under a second.
+On a node with more cores, evenly spaced ones are timed: 64 cores x 3 rounds x 3 ms stay under a
+second.
 """
 SUSPECT_RATIO = 1.5
 """A core that takes this many times as long as the median is timed again."""
@@ -26,13 +26,13 @@ SECOND_LOOKS = 5
 SECOND_LOOK_PAUSE = 0.2
 """Seconds to wait before the repeated timings.
 
-If a virtual machine waits for its host, the wait counts as processor time of a core, but only
+If a virtual machine waits for its host, the wait counts as processor time on a core, but only
 briefly. A slow core stays slow.
 """
 
 
 def look_at_cores() -> Facts:
-    """Return the number of usable cores, their quota, and the median and slowest time of a loop.
+    """Return the number of usable cores, their quota, and the median and longest time for a loop.
 
     The loop is the same on each core. Processor time is measured, not wall time, so that other
     processes on a core do not make it look slow.
@@ -71,7 +71,7 @@ def _look_again(seconds: dict[int, float]) -> None:
 
 
 def _loop_seconds(core: int) -> float:
-    """Return the processor seconds of the loop on a core, in the best of several rounds."""
+    """Return the processor seconds that the loop takes on a core, in the best of several rounds."""
     os.sched_setaffinity(0, {core})
     return min(_timed_loop() for _ in range(ROUNDS))
 
@@ -89,7 +89,7 @@ def _mix(total: int, number: int) -> int:
 
 
 def _model() -> str:
-    """Return the processor's name, or an empty string if the kernel does not report it."""
+    """Return the processor name, or an empty string if the kernel does not report it."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

@@ -1,7 +1,7 @@
-"""Finds programs of the job's user on a node that do not belong to the job and disturb it.
+"""Finds programs run by the same user that do not belong to the job and disturb it.
 
 A program that an earlier job left behind takes a core from a rank, and all ranks wait for that one.
-If it still writes to the run folder, it replaces files of the new job.
+If it still writes to the run folder, it replaces files from the new job.
 """
 
 import contextlib
@@ -16,16 +16,16 @@ from runbook.node_checks.answers import Facts
 
 PROCESSES = Path("/proc")
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID")
-"""Variables with the job number in the environment of each of its processes."""
+"""Variables with the job number in the environment of every process in a job."""
 STEP_DAEMON = re.compile(r"slurmstepd: \[(\d+)\.")
-"""The command of Slurm's step daemon, such as `slurmstepd: [41.batch]`, with the job number."""
+"""Command line of the Slurm step daemon, such as `slurmstepd: [41.batch]`, with the job number."""
 LOOKS = 10
 LOOK_PAUSE = 0.1
 """Seconds between two looks at the programs' states."""
 BUSY_SHARE = 0.9
-"""Share of the samples in which a busy program must be computing, or waiting for a core."""
+"""A program is busy if it computes or waits for a core in this share of the samples."""
 RUNNABLE = "R"
-"""The state of a process that computes or waits for a core (proc(5), stat)."""
+"""State of a process that computes or waits for a core (proc(5), stat)."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Program:
 
 
 def look_at_foreign_programs(run_folder: Path | None = None) -> Facts:
-    """Return the user's programs outside the job that disturb it.
+    """Return programs run by the user outside the job that disturb it.
 
-    `busy` are those that compute in almost every sample, and `in_run` are those of ended jobs that
-    use the run folder.
+    `busy` are those that compute in almost every sample, and `in_run` are those from ended jobs
+    that use the run folder.
     """
     own_job = _job_of(dict(os.environ))
     if not own_job:
@@ -64,10 +64,10 @@ def look_at_foreign_programs(run_folder: Path | None = None) -> Facts:
 
 
 def _left_in_run(programs: Sequence[Program], own_job: str, run_folder: Path) -> list[Facts]:
-    """Return the programs of ended jobs that use the run folder, each with a path that it uses.
+    """Return programs from ended jobs that use the run folder, each with a path that it uses.
 
-    Slurm's step daemon is a process on each node of a job while the job runs there. The result is
-    empty if that of this job is not visible, as with other schedulers or in some containers.
+    While a job runs on a node, a Slurm step daemon for it runs there. The result is empty if the
+    one for this job is not visible, as with other schedulers or in some containers.
     """
     running_jobs = set(_jobs_with_daemon())
     if own_job not in running_jobs:
@@ -89,7 +89,7 @@ def _left_in_run(programs: Sequence[Program], own_job: str, run_folder: Path) ->
 
 
 def _jobs_with_daemon() -> Iterator[str]:
-    """Yield the number of each job whose step daemon is on this node."""
+    """Yield the number of each job that has a step daemon on this node."""
     for folder in PROCESSES.glob("[0-9]*"):
         with contextlib.suppress(OSError):
             match = STEP_DAEMON.match((folder / "cmdline").read_bytes().decode(errors="replace"))
@@ -114,7 +114,7 @@ def _used_path(pid: int, folder: Path) -> str:
 
 
 def _outside_of(own_job: str) -> Iterator[Program]:
-    """Yield the user's processes whose environment does not have the number of this job."""
+    """Yield processes run by the user without the number of this job in their environment."""
     for folder in PROCESSES.glob("[0-9]*"):
         # A process may end while it is examined, and a kernel thread has no command.
         with contextlib.suppress(OSError):
@@ -156,7 +156,7 @@ def _shares_no_core(pid: int) -> bool:
 
 
 def _state_of(pid: int) -> str:
-    """Return the state of a process, or an empty string if it has ended."""
+    """Return the process state, or an empty string if it has ended."""
     try:
         text = (PROCESSES / str(pid) / "stat").read_text()
     except OSError:

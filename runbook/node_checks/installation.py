@@ -1,4 +1,4 @@
-"""Identifies a node's Python installation: programs on the PATH, and packages' source files."""
+"""Identifies the Python installation on a node: programs on the PATH, and package source files."""
 
 import contextlib
 import importlib.util
@@ -16,9 +16,9 @@ from runbook.node_checks.answers import OWN_PACKAGE, Facts, ProgramEnd
 from runbook.node_checks.program_output import run_program
 
 PROGRAMS = ("python", "python3")
-"""Names by which scripts and builds of extensions call Python."""
+"""Names that scripts and extension builds use to call Python."""
 PROGRAMS_SECONDS = 20.0
-"""Time limit for all programs together. It is shorter than the limit of the check."""
+"""Time limit for all programs together. It is shorter than the limit for the check."""
 PRINT_PREFIX = "import sys; print(sys.prefix); print(sys.version.split()[0])"
 SOURCES_SECONDS = 20.0
 """After this time, no further package is read. Nodes are compared only by packages that were read
@@ -27,7 +27,7 @@ in time.
 A cold file server needs about a millisecond for each file, and torch has 3,000 files.
 """
 SOURCE_SUFFIXES = (".py", ".so")
-"""Suffixes of a package's files: sources, and extensions that were compiled at installation."""
+"""Suffixes of package files: sources, and extensions that were compiled at installation."""
 INSTALLED = frozenset(("site-packages", "dist-packages"))
 """Folders that only an installer writes to."""
 
@@ -43,7 +43,7 @@ class ProgramAnswer:
 
 @dataclass(frozen=True)
 class SourceFolder:
-    """The folder of a package's source files, relative to its top-level import name."""
+    """The folder with the source files for a package, relative to the top-level import name."""
 
     package: str
     """The package name in `machine.PACKAGES`."""
@@ -65,11 +65,11 @@ SOURCE_FOLDERS = (
 
 
 def look_at_sources() -> Facts:
-    """Return the folder and a checksum of each package's source files.
+    """Return the folder and a checksum of the source files for each package.
 
-    Two checkouts may have the same version but different files. The checksum covers names and
-    sizes, and for sources outside of an installer's folder also the contents. Packages that are
-    missing, or were not reached in time, are left out.
+    Two checkouts may have the same version but different files. The checksum covers names and sizes
+    and, outside the folders that installers use, also contents. Packages that are missing, or were
+    not reached in time, are left out.
     """
     deadline = time.monotonic() + SOURCES_SECONDS
     facts: Facts = {}
@@ -86,7 +86,7 @@ def look_at_sources() -> Facts:
 
 
 def _folder_of(source: SourceFolder) -> Path | None:
-    """Return the folder from which Python would import a package, without importing it."""
+    """Return the folder that Python would import a package from, but do not import it."""
     try:
         spec = importlib.util.find_spec(source.import_name)
     except (ImportError, ValueError):
@@ -117,7 +117,7 @@ def _checksum(folder: Path, deadline: float) -> str | None:
         # A link may lead nowhere, and a file may disappear while the folder is read.
         with contextlib.suppress(OSError):
             size = path.stat().st_size
-            # Two builds of the same source contain different paths.
+            # Two builds from the same source contain different paths.
             is_compared = reads_contents and path.suffix == ".py"
             content = path.read_bytes() if is_compared else b""
             checksum = zlib.crc32(f"{path.relative_to(folder)} {size}\n".encode(), checksum)
@@ -127,10 +127,10 @@ def _checksum(folder: Path, deadline: float) -> str | None:
 
 
 def _source_files(folder: Path) -> Iterator[Path]:
-    """Yield the files of SOURCE_SUFFIXES below a folder, in the same order on every node.
+    """Yield the files with SOURCE_SUFFIXES below a folder, in the same order on every node.
 
-    Python never imports a file whose name begins with a dot. Editors and notebooks use such names
-    for locks and copies.
+    Python never imports a file with a name that begins with a dot. Editors and notebooks use such
+    names for locks and copies.
     """
     for parent, names, files in os.walk(folder):
         names[:] = sorted(name for name in names if not name.startswith("."))
@@ -142,8 +142,8 @@ def _source_files(folder: Path) -> Iterator[Path]:
 def look_at_programs() -> Facts:
     """Return this interpreter, and the first `python` and `python3` on PATH.
 
-    `own_place` is the position of this interpreter's folder on the PATH, starting at 0. It is None
-    if the folder is not on the PATH.
+    `own_place` is the position on the PATH of the folder with this interpreter, starting at 0. It
+    is None if the folder is not on the PATH.
     """
     own_folder = str(Path(sys.executable).parent)
     folders = os.get_exec_path()
@@ -184,7 +184,7 @@ def _place_on_path(folder: str, folders: list[str]) -> int | None:
 
 
 def _ask_program(path: str, deadline: float) -> ProgramAnswer:
-    """Return an interpreter's prefix and version, or the way in which the interpreter failed."""
+    """Return the prefix and version of an interpreter, or how it failed."""
     seconds = deadline - time.monotonic()
     if seconds <= 0:
         return ProgramAnswer(ProgramEnd.HUNG)

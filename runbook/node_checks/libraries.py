@@ -1,4 +1,4 @@
-"""Finds libraries that LD_LIBRARY_PATH substitutes for those that torch would find without it."""
+"""Finds libraries that torch loads only because of LD_LIBRARY_PATH, in place of others."""
 
 import filecmp
 import os
@@ -15,14 +15,15 @@ _VERSIONS_INSIDE = {
     "libstdc++": re.compile(rb"\0GLIBCXX_(\d+(?:\.\d+)+)(?=\0)"),
     "libnccl": re.compile(rb"NCCL version (\d+(?:\.\d+)+)"),
 }
-"""Matches the version inside a library. libstdc++ contains the names of all versions up to its own.
+"""Matches the version inside a library. libstdc++ contains the names of all versions up to the
+current one.
 """
 
 
 def folders_with(libraries: Mapping[str, str]) -> list[str]:
     """Return the folders in LD_LIBRARY_PATH that a process loaded any of these libraries from.
 
-    `libraries` maps each library's name to its file.
+    `libraries` maps library names to files.
     """
     files = set(libraries.values())
     folders = []
@@ -70,7 +71,7 @@ def _are_equal(path: str, other_path: str) -> bool:
 
 
 def library_version(path: str) -> str:
-    """Return the version of a library file, or an empty string if the version is unknown.
+    """Return the version of a library file, or an empty string if unknown.
 
     >>> library_version("/usr/local/cuda/lib64/libcudart.so.12.4.127")
     '12.4.127'

@@ -1,4 +1,4 @@
-"""Reports a node's limits, memory, software and tools, as the job's own processes see them."""
+"""Reports limits, memory, software and tools on a node, as seen by processes in the job."""
 
 import os
 import platform
@@ -30,23 +30,23 @@ PACKAGES = (
     "nemo-toolkit",
     "tensorboard",
 )
-"""Packages whose version must be the same on all nodes.
+"""Packages that must have the same version on all nodes.
 
 A package that is missing on all nodes is not a fault.
 """
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 SHARED_MEMORY = Path("/dev/shm")
 DEFAULT_SCRATCH = Path("/tmp")
-"""The folder that programs use if TMPDIR is not set. Some programs always use it (CUDA's MPS, X11,
+"""The folder that programs use if TMPDIR is not set. Some programs always use it (CUDA MPS, X11,
 SSH).
 """
 TOOL_SECONDS = 20
 
 
 def look_at_software() -> Facts:
-    """Return the versions of Python and of each package, with None for a missing package.
+    """Return the versions of Python and each package, with None for a missing package.
 
-    Also return the folder of the packages, and whether libraries there cannot be loaded.
+    Also return the folder for packages, and whether libraries there cannot be loaded.
     """
     installed = {name: _version(name) for name in PACKAGES}
     packages_folder = sysconfig.get_paths()["platlib"]
@@ -65,7 +65,7 @@ def _version(name: str) -> str | None:
 
 
 def look_at_limits() -> Facts:
-    """Return the limits of this process, with None for unlimited."""
+    """Return the limits on this process, with None for unlimited."""
     return {
         "memlock": _limit(resource.RLIMIT_MEMLOCK),
         "nofile": _limit(resource.RLIMIT_NOFILE),
@@ -82,7 +82,7 @@ def look_at_limits() -> Facts:
 
 
 def _count_ports() -> int | None:
-    """Return the number of ephemeral ports from which the kernel may choose.
+    """Return how many ephemeral ports the kernel may choose from.
 
     Return None if the kernel does not report the range.
     """
@@ -105,7 +105,7 @@ def _hard_limit(kind: int) -> int | None:
 
 
 def look_at_memory() -> Facts:
-    """Return the sizes in bytes of main memory, of the control group's limit, and of /dev/shm.
+    """Return how many bytes main memory, the control group limit and /dev/shm have.
 
     `limit` and `left` are None if the process has no limit.
     """
@@ -127,7 +127,7 @@ def _memory_bytes(name: str) -> int:
 
 
 def look_at_scratch() -> Facts:
-    """Return the node's own folder for temporary files, and its free bytes.
+    """Return the folder for temporary files on this node, and how many bytes are free there.
 
     Raise an error if the folder is not writable.
     """
@@ -148,7 +148,7 @@ def look_at_scratch() -> Facts:
 
 
 def look_at_tools() -> Facts:
-    """Return the versions of nvcc and of the GPU's driver. The version of a missing tool is ''."""
+    """Return the versions of nvcc and the GPU driver. The version of a missing tool is ''."""
     return {"nvcc": _nvcc_version(), "driver": _driver_version()}
 
 

@@ -22,12 +22,12 @@ NETWORK_TYPES = (
     "dvs",
     "glusterfs",
 )
-"""Types of file systems in /proc/self/mountinfo that nodes share."""
+"""File system types in /proc/self/mountinfo that nodes share."""
 
 
 @dataclass(frozen=True)
 class Mount:
-    """A line of /proc/self/mountinfo."""
+    """A line in /proc/self/mountinfo."""
 
     point: str
     kind: str
@@ -56,7 +56,7 @@ def mount_of(path: Path) -> Mount:
 
 
 def parse_mounts(text: str, path: str) -> Mount:
-    r"""Return the mount of `path` from the text of mountinfo.
+    r"""Return the mount that contains `path`, given the text of mountinfo.
 
     Of the mount points that contain the path, the longest one is used.
 

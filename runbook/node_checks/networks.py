@@ -1,4 +1,4 @@
-"""Reports a node's network interfaces, and how it resolves the names of other nodes."""
+"""Reports the network interfaces on a node, and how names of other nodes are resolved."""
 
 import contextlib
 import fcntl
@@ -15,7 +15,7 @@ from runbook.node_checks.answers import Facts, node_names, own_name
 GLOO_VARIABLE = "GLOO_SOCKET_IFNAME"
 INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", GLOO_VARIABLE)
 VIRTUAL = re.compile(r"(veth|docker|br-|virbr|cni|flannel|cali|tun|tap|vnet)")
-"""Interfaces of containers and virtual machines, which come and go."""
+"""Interfaces for containers and virtual machines, which come and go."""
 # SIOCGIFADDR in linux/sockios.h
 _GET_ADDRESS = 0x8915
 _GET_FLAGS = 0x8913  # SIOCGIFFLAGS
@@ -29,15 +29,15 @@ SUSPECT_NAME_SECONDS = 0.5
 NAMES_SECONDS = 14.0
 """Seconds after which no look-up starts.
 
-One that takes 5 s at each attempt still ends within the check's limit.
+One that takes 5 s at each attempt still ends within the time limit for the check.
 """
 
 
 def look_at_interfaces() -> Facts:
     """Return each interface with its address, whether it is up, and its MTU.
 
-    InfiniBand devices are listed last. The names of interfaces are taken from a system call,
-    because /sys may show those of a different network namespace.
+    InfiniBand devices are listed last. The interface names are taken from a system call, because
+    /sys may show those in a different network namespace.
     """
     names = sorted(name for _, name in socket.if_nameindex())
     return {
@@ -49,7 +49,7 @@ def look_at_interfaces() -> Facts:
 
 
 def describe_interface(name: str) -> Facts:
-    """Return an interface's IPv4 address, whether its link is up, and its MTU.
+    """Return the IPv4 address of an interface, whether the link is up, and the MTU.
 
     The address is empty if the interface has no address.
     """
@@ -63,7 +63,7 @@ def describe_interface(name: str) -> Facts:
 
 
 def interface_address(name: str) -> str:
-    """Return an interface's IPv4 address.
+    """Return the IPv4 address of an interface.
 
     The text is empty if the interface has no address or does not exist.
     """
@@ -89,10 +89,10 @@ def _ask_interface(name: str, request: int, form: str) -> int | None:
 
 
 def interfaces_to(text: str, address: str) -> list[str]:
-    r"""Return the interfaces whose own network contains an address, from /proc/net/route.
+    r"""Return the interfaces with a network that contains an address, from /proc/net/route.
 
-    The kernel uses the first one: it has the smallest network, and the lowest metric of networks of
-    this size. Routes with a gateway are left out.
+    The kernel uses the first one: it has the smallest network, and the lowest metric among networks
+    of this size. Routes with a gateway are left out.
 
     >>> header = "Iface Destination Gateway Flags RefCnt Use Metric Mask\n"
     >>> lines = "eth0 0042000A 00000000 1 0 0 0 00FFFFFF\ndocker0 0042000A 00000000 1 0 0 0 FCFFFFFF\n"
@@ -116,7 +116,7 @@ def interfaces_to(text: str, address: str) -> list[str]:
 
 
 def local_addresses() -> list[str]:
-    """Return every address of this node, including additional addresses of an interface.
+    """Return every address of this node, including additional addresses on an interface.
 
     The result is empty if the addresses are unknown.
     """
@@ -131,7 +131,7 @@ def local_addresses() -> list[str]:
 
 
 def parse_local_routes(text: str) -> set[str]:
-    r"""Return this host's IPv4 addresses from the text of /proc/net/fib_trie.
+    r"""Parse the IPv4 addresses of this host from the text of /proc/net/fib_trie.
 
     >>> sorted(parse_local_routes("|-- 10.0.0.0\n /24 link UNICAST\n |-- 10.0.0.7\n /32 host LOCAL\n"))
     ['10.0.0.7']
@@ -148,7 +148,7 @@ def parse_local_routes(text: str) -> set[str]:
 
 
 def parse_local_addresses(text: str) -> set[str]:
-    """Return the IPv6 addresses from the text of /proc/net/if_inet6.
+    """Parse the IPv6 addresses from the text of /proc/net/if_inet6.
 
     >>> parse_local_addresses("00000000000000000000000000000001 01 80 10 80 lo")
     {'::1'}
@@ -158,7 +158,7 @@ def parse_local_addresses(text: str) -> set[str]:
 
 
 def _infiniband() -> Facts:
-    """Return each port of an InfiniBand device with its state, such as `4: ACTIVE`."""
+    """Return each port on an InfiniBand device with the state, such as `4: ACTIVE`."""
     ports: Facts = {}
     for port in sorted(Path("/sys/class/infiniband").glob("*/ports/*")):
         name = f"{port.parent.parent.name}:{port.name}"
@@ -171,7 +171,7 @@ def _infiniband() -> Facts:
 
 
 def chosen_address() -> str:
-    """Return the address at which gloo or NCCL would listen here.
+    """Return the address that gloo or NCCL would listen on here.
 
     It is the address of the interface that the environment selects, or else of the host name. The
     text is empty if neither has an address. NCCL treats a name as a prefix. gloo takes it
@@ -192,7 +192,7 @@ def chosen_address() -> str:
 
 
 def _address_by_prefix(prefixes: Sequence[str]) -> str:
-    """Return the address of the first interface whose name starts with one of these prefixes."""
+    """Return the address of the first interface with one of these name prefixes."""
     for prefix in prefixes:
         for _, name in socket.if_nameindex():
             if name.startswith(prefix) and interface_address(name):
@@ -202,9 +202,9 @@ def _address_by_prefix(prefixes: Sequence[str]) -> str:
 
 
 def look_at_names() -> Facts:
-    """Return the addresses that each node's name resolves to here, or the resolver's error.
+    """Return the addresses that each node name resolves to here, or the error from the resolver.
 
-    Also return the seconds that each name took, and the interfaces whose networks contain the
+    Also return how many seconds each name took, and the interfaces with a network that contains the
     address. After NAMES_SECONDS, no further name is resolved.
     """
     addresses: Facts = {}
@@ -235,7 +235,7 @@ def look_at_names() -> Facts:
 
 
 def _interfaces_to_any(addresses: Sequence[str]) -> list[str]:
-    """Return the interfaces whose networks contain the first IPv4 address."""
+    """Return the interfaces with a network that contains the first IPv4 address."""
     with contextlib.suppress(OSError, ValueError):
         text = ROUTES.read_text()
         for address in addresses:
@@ -246,15 +246,15 @@ def _interfaces_to_any(addresses: Sequence[str]) -> list[str]:
 
 
 def _resolve(name: str) -> list[str]:
-    """Return the addresses of a name. Raise `OSError` if the name cannot be resolved."""
+    """Return the addresses for a name. Raise `OSError` if the name cannot be resolved."""
     entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return sorted({str(entry[4][0]) for entry in entries})
 
 
 def _resolving_seconds(name: str) -> float:
-    """Return the seconds that it takes to resolve a name again.
+    """Return how many seconds it takes to resolve a name again.
 
-    The first look-up may take longer, because the site's server may have to ask another server. A
+    The first look-up may take longer, because the server at the site may have to ask another one. A
     slow attempt is repeated, because a single lost packet costs 5 s.
     """
     best = float("inf")

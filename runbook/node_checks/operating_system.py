@@ -1,6 +1,6 @@
 """Reports what the operating system provides to every program on a node.
 
-These are the user's account and home folder, the kernel's device files, and its settings.
+These are the user account and home folder, device files, and kernel settings.
 """
 
 import os
@@ -23,7 +23,7 @@ KERNEL_SETTINGS = (
     "kernel.pid_max",
     "vm.max_map_count",
 )
-"""Settings of sysctl on which connections and large programs depend."""
+"""sysctl settings that connections and large programs depend on."""
 FIREWALL_SETTINGS = "net.netfilter."
 TRACKED_CONNECTIONS = "net.netfilter.nf_conntrack_count"
 
@@ -42,13 +42,13 @@ DEVICE_FILES = (
     DeviceFile("/dev/zero", 1, 5),
     DeviceFile("/dev/urandom", 1, 9),
 )
-"""Device files that programs need. The numbers are from the kernel's admin-guide/devices.txt."""
+"""Device files that programs need. The numbers are from admin-guide/devices.txt in the kernel."""
 
 
 def look_at_account() -> Facts:
-    """Return the job's user name, and why no file can be written to the home folder.
+    """Return the user name in the job, and why no file can be written to the home folder.
 
-    The name is empty if the node's user database does not know the user.
+    The name is empty if the user database on the node does not have the user.
     """
     user_id = os.getuid()
     try:
@@ -65,7 +65,7 @@ def look_at_account() -> Facts:
 
 
 def look_at_devices() -> Facts:
-    """Return the fault of each device file that is missing or is not the expected device."""
+    """Return what is wrong with each device file that is missing or is not the expected device."""
     faults: Facts = {}
     for device in DEVICE_FILES:
         fault = device_fault(device)
@@ -91,14 +91,15 @@ def device_fault(device: DeviceFile) -> str:
 
 
 def look_at_kernel_settings() -> Facts:
-    """Return each of KERNEL_SETTINGS, with None for a setting that the kernel does not have.
+    """Return the values for KERNEL_SETTINGS, with None for a setting that the kernel does not have.
 
     For a setting with several numbers, return the last one.
 
-    Of the three numbers of tcp_rmem and tcp_wmem, the last one is a connection's largest buffer.
+    Of the three numbers in tcp_rmem and tcp_wmem, the last one is the largest buffer for a
+    connection.
 
-    Settings of the firewall are left out if it tracks no connection, because they have no effect
-    then. If it tracks connections, those of the job are among them.
+    Firewall settings are left out if the firewall tracks no connection, because they have no effect
+    then. If it tracks connections, those in the job are among them.
     """
     is_tracking = bool(kernel_setting(TRACKED_CONNECTIONS))
     settings: Facts = {}

@@ -1,8 +1,8 @@
 """Tests connections between nodes: TCP, latency, bandwidth, lost packets, and clock offsets.
 
-Each node listens at the port where the trainer's ranks would meet. A peer that connects there
-learns a second port and the address of the interface that the environment names. The kernel chooses
-the second port, as it does for gloo and NCCL. In this way, each node tries what its ranks will do
+Each node listens on the port where ranks would meet in training. A peer that connects there learns
+a second port and the address of the interface that the environment names. The kernel chooses the
+second port, as it does for gloo and NCCL. In this way, each node tries what ranks on it will do
 later.
 """
 
@@ -28,14 +28,14 @@ from runbook.node_checks.answers import (
 from runbook.node_checks.networks import chosen_address
 
 CONNECT_SECONDS = 10.0
-"""Time limit of a connection.
+"""Time limit for a connection.
 
 A SYN that a firewall drops is repeated after 1, 3 and 7 s; a fourth attempt would not help.
 """
 LISTEN_SECONDS = 25.0
-"""Longest time between the starts of the containers on different nodes."""
+"""Longest time between starting the containers on different nodes."""
 LATE_SECONDS = 15.0
-"""Seconds that a node, after calling its peers, waits for nodes that still have to call it."""
+"""After calling its peers, a node waits this many seconds for nodes that still have to call it."""
 SMALL_BYTES = 64
 SMALL_ROUNDS = 200
 SMALL_SECONDS = 2.0
@@ -45,9 +45,9 @@ LARGE_SECONDS = 1.0
 LARGE_BYTES = 256 << 20
 LARGE_ROUNDS = 3
 SUSPECT_BYTES_PER_SECOND = 25e6
-"""A slower measurement is repeated, because busy cores slow it down too, but only briefly."""
+"""A slower measurement is repeated, because busy cores also slow it down, but only briefly."""
 ANSWER_SECONDS = 15.0
-"""Time limit of an echo or an acknowledgement. This is enough for a megabyte even at 1 Mbit/s."""
+"""Time limit for an echo or an acknowledgement. This is enough for a megabyte even at 1 Mbit/s."""
 _NUMBER = struct.Struct("!d")
 _LENGTH = struct.Struct("!q")
 # struct tcp_info in linux/tcp.h, which only grows at its end
@@ -77,7 +77,7 @@ def peers_of(index: int, num_nodes: int) -> list[int]:
 class Listener:
     """Servers that other nodes connect to.
 
-    The servers listen at the meeting port, and at a second port of the chosen interface.
+    The servers listen on the meeting port, and on a second port at the chosen interface.
     """
 
     def __init__(self, port: int) -> None:
@@ -96,7 +96,7 @@ class Listener:
             threading.Thread(target=serve, args=(connection,), daemon=True).start()
 
     def _greet(self, connection: socket.socket) -> None:
-        """Send this node's name, and the address and port of the data connection."""
+        """Send the name of this node, and the address and port for the data connection."""
         host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         port = self._data.getsockname()[1]
         offer = {
@@ -109,7 +109,7 @@ class Listener:
             connection.sendall(json.dumps(offer).encode() + b"\n")
 
     def _exchange(self, connection: socket.socket) -> None:
-        """Answer small messages with this node's time, and acknowledge large messages."""
+        """Answer small messages with the time on this node, and acknowledge large messages."""
         with connection, suppress(OSError, EOFError):
             connection.settimeout(ANSWER_SECONDS)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -154,7 +154,7 @@ def _receive(connection: socket.socket, num_bytes: int) -> bytes:
 
 
 def ask_peers(rung: Rung) -> None:
-    """Call this node's peers one after another, and write an answer for each.
+    """Call the peers of this node one after another, and write an answer for each.
 
     Then wait for the nodes that still have to call this node. Each node is called as many times as
     it calls others.
@@ -225,9 +225,9 @@ def _try_peer(name: str, port: int, own_nonce: str) -> Facts:
 
 
 def _ask_offer(name: str, port: int) -> Facts:
-    """Return the answer that a node sends at its meeting port.
+    """Return the answer that a node sends on the meeting port.
 
-    Retry while the node is not yet listening at that port.
+    Retry while the node is not yet listening on that port.
     """
     deadline = time.monotonic() + LISTEN_SECONDS
     while True:
@@ -292,7 +292,7 @@ def _measure_large(connection: socket.socket) -> Facts:
 
 
 def _send_large(connection: socket.socket) -> tuple[int, float]:
-    """Send megabytes for about a second. Return the number of bytes, and the seconds.
+    """Send megabytes for about a second. Return how many bytes were sent, and the seconds.
 
     Each megabyte is acknowledged before the next one is sent.
     """
@@ -308,7 +308,7 @@ def _send_large(connection: socket.socket) -> tuple[int, float]:
 
 
 def count_segments(connection: socket.socket) -> tuple[int, int]:
-    """Return the numbers of retransmitted segments and of all sent segments of a connection.
+    """Return how many segments were retransmitted and sent in total on a connection.
 
     The result is (0, 0) if these counts are unknown.
     """

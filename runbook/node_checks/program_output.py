@@ -10,7 +10,7 @@ def run_program(
     """Run a program to completion and return its exit code and output.
 
     The program gets no input, because it might wait for input forever. Bytes that are not UTF-8 are
-    replaced, because a compiler may print its version in the language of another locale.
+    replaced, because a compiler may print the version in the language of another locale.
 
     Raises:
         OSError: the program does not start.

@@ -1,4 +1,4 @@
-"""Reports whether a node's copy of slurm.conf is that of Slurm's controller."""
+"""Reports whether slurm.conf on a node is the same as on the Slurm controller."""
 
 import re
 import shutil
@@ -8,11 +8,11 @@ from runbook.node_checks.answers import Facts
 from runbook.node_checks.program_output import run_program
 
 ANSWER_SECONDS = 12
-"""Slurm's clients give up after MessageTimeout, which is 10 s by default."""
+"""Slurm clients give up after MessageTimeout, which is 10 s by default."""
 
 
 def look_at_scheduler_settings() -> Facts:
-    """Return Slurm's own comparison of the node's slurm.conf with the controller's.
+    """Return how Slurm compares slurm.conf on this node with the one on the controller.
 
     `comparison` is empty if there is no scontrol here, or if it does not answer.
     """
@@ -27,7 +27,7 @@ def look_at_scheduler_settings() -> Facts:
 
 
 def parse_comparison(text: str) -> str:
-    r"""Return the word after HASH_VAL in the output of `scontrol show config`.
+    r"""Return the word after HASH_VAL in the output from `scontrol show config`.
 
     >>> parse_comparison("GroupUpdateTime = 600 sec\nHASH_VAL                = Match\n")
     'Match'

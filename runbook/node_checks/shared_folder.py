@@ -1,6 +1,6 @@
-"""Checks a shared folder, and the file server's clock.
+"""Checks a shared folder, and the clock on the file server.
 
-All nodes must see the same files, and the file operations of a training run must work.
+All nodes must see the same files, and all file operations used in training must work.
 """
 
 import contextlib
@@ -26,17 +26,17 @@ WRITE_ATTEMPTS = 3
 SUSPECT_WRITE_SECONDS = 0.5
 """If writing a megabyte takes longer than this many seconds, it is repeated."""
 SUSPECT_STREAM_SECONDS = 0.05
-"""If a megabyte takes longer, the time of each further megabyte is measured too."""
+"""If a megabyte takes longer, the time for each further megabyte is measured too."""
 STREAM_MEBIBYTES = 4
 
 
 def look_at_folder(folder: Path, token: str) -> Facts:
-    """Read the token, use a file like the trainer does, and wait for the other nodes' files.
+    """Read the token, use a file like the trainer does, and wait for files from the other nodes.
 
     The file is written, renamed, linked, locked and mapped into memory.
 
-    `written` and `looked_until` are times on the node clock: of its own file, and of its last look
-    for the files of other nodes.
+    `written` and `looked_until` are times on the node clock: when it wrote its own file, and when
+    it last looked for files from other nodes.
 
     Raise `OSError` if the folder cannot be used at all. A file operation that fails is reported in
     `errors`.
@@ -119,9 +119,9 @@ def _write_seconds(
 
 
 def _stream_seconds(path: Path, first_seconds: float) -> float:
-    """Return the seconds for each further MiB of a file whose first MiB takes `first_seconds`.
+    """Return the seconds for each further MiB in a file if the first MiB takes `first_seconds`.
 
-    A server that answers late delays the first MiB of a file, and a slow path delays every MiB.
+    A server that answers late delays the first MiB in a file, and a slow path delays every MiB.
     """
     suspect_seconds = STREAM_MEBIBYTES * SUSPECT_STREAM_SECONDS
     all_seconds = _write_seconds(path, STREAM_MEBIBYTES, suspect_seconds)
@@ -156,7 +156,7 @@ def _map(path: Path) -> None:
 
 
 def _unseen_nodes(folder: Path) -> list[str]:
-    """Return the nodes whose files did not appear in time."""
+    """Return the nodes from which no file appeared in time."""
     missing = set(node_names())
     deadline = time.monotonic() + SEEN_SECONDS
     while missing and time.monotonic() < deadline:
@@ -171,7 +171,7 @@ def _unseen_nodes(folder: Path) -> list[str]:
 
 
 def look_at_clock(folder: Path) -> Facts:
-    """Return how many seconds the file server's clock is ahead of ours.
+    """Return how many seconds the clock on the file server is ahead of ours.
 
     The number is negative if the server clock is behind.
     """
@@ -181,7 +181,7 @@ def look_at_clock(folder: Path) -> Facts:
     written = path.stat().st_mtime
     after = time.time()
     path.unlink(missing_ok=True)
-    # The offset is zero if the file's time is within that interval. A coarse clock counts jiffies
-    # of 10 ms.
+    # The offset is zero if the file time is within that interval. A coarse clock counts jiffies of
+    # 10 ms.
     ahead = min(0.0, written - before) + max(0.0, written - after)
     return {"ahead": ahead}

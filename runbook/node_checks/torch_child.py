@@ -20,8 +20,8 @@ HUNG = "hung"
 def look_at_torch(device: str, seconds: float) -> Facts:
     """Return what torch reports about this node.
 
-    If torch's process failed, return the signal, the exit code and the last lines of output. The
-    libraries are compared in the time that remains after the import.
+    If the process with torch failed, return the signal, the exit code and the last output lines.
+    The libraries are compared in the time that remains after the import.
     """
     deadline = time.monotonic() + seconds
     facts = _run_child(["--only-torch", "--device", device], os.environ, seconds)
@@ -49,7 +49,7 @@ def _libraries_without_variable(seconds: float) -> dict[str, str] | None:
 
 
 def _run_child(options: list[str], environment: Mapping[str, str], seconds: float) -> Facts:
-    """Run the child process. Return how the process ended, and its output."""
+    """Run the child process. Return how it ended, and the output."""
     argv = [sys.executable, "-m", CHILD, *options]
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     try:

@@ -1,5 +1,5 @@
-"""Packs the jobs' Python environment into an archive, and copies it to each node's own disk.
+"""Packs the Python environment for jobs into an archive, and copies it to the disk on each node.
 
-Both sides use only the standard library and the syntax of Python 3.10, because the node's side runs
+Both sides use only the standard library and Python 3.10 syntax, because the side on the node runs
 before the environment is available.
 """

@@ -1,6 +1,6 @@
-"""`python -m runbook.packed_environment ensure|remove MANIFEST FOLDER`: manage this node's copy.
+"""`python -m runbook.packed_environment ensure|remove MANIFEST FOLDER`: manage the copy on a node.
 
-A job starts it once on each node. `ensure` writes one line of JSON to standard output, and text for
+A job starts it once on each node. `ensure` writes one JSON line to standard output, and text for
 people to standard error. It exits with 0 if the node has a Python (its copy, or the shared one),
 and with 2 if the node must not run; see docs/local-environment.md.
 """
@@ -62,7 +62,7 @@ def describe(result: CopyResult) -> str:
 
 
 def _remove(manifest: Path, folder: str) -> int:
-    """Remove the copy that belongs to a manifest, and its failure note, if they exist."""
+    """Remove the copy that belongs to a manifest, and the failure note, if they exist."""
     try:
         packed = read_manifest(manifest)
         if packed is None:

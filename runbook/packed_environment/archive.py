@@ -1,4 +1,4 @@
-"""Writes the archive of an environment, and unpacks it while computing its checksum."""
+"""Writes an environment to an archive, and unpacks it while computing the checksum."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ UNCOMPRESSED = "none"
 SUFFIXES = {ZSTD: ".tar.zst", UNCOMPRESSED: ".tar"}
 PIECE = 4 * 2**20
 WORDS = 3
-"""Number of lines of a program's own output that an error message repeats."""
+"""An error message repeats this many lines from the program output."""
 LONGEST_TEXT = 65_536
-"""Maximum number of bytes that are read from a program's own output."""
+"""At most this many bytes are read from the program output."""
 _C_LOCALE = {**os.environ, "LC_ALL": "C"}
 
 
@@ -35,7 +35,7 @@ class PackError(CodedError):
 
 
 class ProgramFailed(Exception):
-    """A program that unpacks an archive has failed. The message is the program's own."""
+    """A program that unpacks an archive has failed. The message is from the program."""
 
     def __init__(self, text: str, sha256: str) -> None:
         super().__init__(text)
@@ -85,7 +85,7 @@ def _compressor(path: Path, compression: str) -> Iterator[IO[bytes]]:
             process = _start(stack, command, stderr, stdout=target)
             assert process.stdin is not None
             try:
-                with contextlib.suppress(BrokenPipeError):  # zstd's own message gives the reason
+                with contextlib.suppress(BrokenPipeError):  # the message from zstd gives the reason
                     yield process.stdin
             finally:
                 with contextlib.suppress(BrokenPipeError):
@@ -101,7 +101,7 @@ def _add(tar: tarfile.TarFile, entry: PackedEntry, sources: Sequence[PackedSourc
     info = tarfile.TarInfo(entry.place)
     mode = entry.status.st_mode
     info.mode = stat.S_IMODE(mode) & 0o755 | 0o400
-    # A compiled file records the modification time of its source
+    # A compiled file records when the source was modified
     info.mtime = int(entry.status.st_mtime)
     if stat.S_ISLNK(mode):
         info.type = tarfile.SYMTYPE
@@ -113,7 +113,7 @@ def _add(tar: tarfile.TarFile, entry: PackedEntry, sources: Sequence[PackedSourc
         tar.addfile(info)
     elif stat.S_ISREG(mode):
         _add_file(tar, info, entry)
-    # Sockets and pipes are not part of an environment.
+    # Sockets and pipes do not belong to an environment.
 
 
 def _add_file(tar: tarfile.TarFile, info: tarfile.TarInfo, entry: PackedEntry) -> None:
@@ -143,7 +143,7 @@ def checksum(path: Path) -> str:
 def extract(archive: Path, folder: Path, compression: str) -> str:
     """Unpack an archive into a folder, and return its sha256.
 
-    Each byte is read only once. Raise `ProgramFailed` with the message of tar or zstd. The caller
+    Each byte is read only once. Raise `ProgramFailed` with the message from tar or zstd. The caller
     then compares checksums first, because the archive may be damaged.
     """
     with contextlib.ExitStack() as stack:
@@ -157,7 +157,7 @@ def extract(archive: Path, folder: Path, compression: str) -> str:
             zstd_command = ["zstd", "-d", "-q", "-c"]
             programs.insert(0, _start(stack, zstd_command, zstd_stderr, stdout=tar.stdin))
             assert tar.stdin is not None
-            # Now only zstd holds the pipe open, so tar's input ends when zstd ends
+            # Now only zstd holds the pipe open, so the input to tar ends when zstd ends
             tar.stdin.close()
 
         target = programs[0].stdin
@@ -174,7 +174,7 @@ def extract(archive: Path, folder: Path, compression: str) -> str:
 
 
 def _open_stderr() -> IO[bytes]:
-    """Return a file for a program's errors.
+    """Return a file that a program can write errors to.
 
     The file is in memory if possible, because temporary files are often on the same full disk.
     """
@@ -190,8 +190,8 @@ def _start(
     stderr: IO[bytes],
     stdout: IO[bytes] | None = None,
 ) -> subprocess.Popen[bytes]:
-    # Use a file, because with a pipe, a program that writes an error for each entry would block on
-    # the full pipe while we wait for it to read our input
+    # Use a file: with a pipe, a program that writes an error for each entry would block on the full
+    # pipe while we wait for it to read our input
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -203,7 +203,7 @@ def _start(
 
 
 def _feed(stream: IO[bytes], target: IO[bytes]) -> str:
-    """Copy a stream to a pipe, and return the stream's sha256, even if the pipe breaks."""
+    """Copy a stream to a pipe, and return the sha256 of the stream, even if the pipe breaks."""
     digest = hashlib.sha256()
     is_taken = True
     while piece := stream.read(PIECE):
@@ -212,14 +212,14 @@ def _feed(stream: IO[bytes], target: IO[bytes]) -> str:
             try:
                 target.write(piece)
             except BrokenPipeError:
-                # The checksum of the whole stream still shows whether it is damaged
+                # The checksum over the whole stream still shows whether it is damaged
                 is_taken = False
 
     return digest.hexdigest()
 
 
 def _first_words(stderr: IO[bytes]) -> str:
-    """Return the first lines of a program's stderr, which was written to this file."""
+    """Return the first lines from a program's stderr, which was written to this file."""
     stderr.seek(0)
     text = stderr.read(LONGEST_TEXT).decode(errors="replace").strip()
     return " / ".join(text.splitlines()[:WORDS])

@@ -1,4 +1,4 @@
-"""Determines the files of a packed environment, their paths in the archive, and a fingerprint."""
+"""Determines which files to pack, their paths in the archive, and a fingerprint."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from runbook.packed_environment.manifest import BASE, ENVIRONMENT, PACKAGE, Pack
 BLOCK = 4096
 COMPILED = "__pycache__"
 CONDA_FOLDERS = frozenset({"pkgs", "envs", "conda-bld"})
-"""Folders of a conda installation that its base environment does not use, such as caches."""
+"""Folders in a conda installation that the base environment does not use, such as caches."""
 UNUSED_LIBRARY = frozenset({"test", "idlelib", "site-packages"})
-"""Folders of the standard library that training never imports.
+"""Folders in the standard library that training never imports.
 
-The installation's own packages are included only if the environment uses them.
+Packages in the installation are included only if the environment uses them.
 """
 
 
@@ -31,12 +31,12 @@ class PackedSource:
     """The folder path in the archive."""
     folder: Path
     roots: tuple[str, ...] = ("",)
-    """Files and folders below the source's folder that are packed.
+    """Files and folders to pack, relative to the source folder.
 
     An empty path stands for the whole folder.
     """
     excluded: frozenset[str] = frozenset()
-    """Paths below the source's folder that are left out."""
+    """Paths in the source folder that are left out."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class PackedEntry:
 
     source: PackedSource
     path: str
-    """The path below the source's folder."""
+    """The path relative to the source folder."""
     status: os.stat_result
 
     @property
     def place(self) -> str:
-        """Return the entry's path in the archive."""
+        """Return the path in the archive."""
         return str(PurePosixPath(self.source.name) / self.path)
 
     @property
@@ -65,16 +65,16 @@ class PackedEntry:
 
     @property
     def disk_bytes(self) -> int:
-        """Return the number of bytes that the entry occupies on disk."""
+        """Return how many bytes the entry occupies on disk."""
         if stat.S_ISREG(self.status.st_mode):
             return -(-self.status.st_size // BLOCK) * BLOCK
         return BLOCK if stat.S_ISDIR(self.status.st_mode) else 0
 
 
 def sources_of(interpreter: Interpreter, package: Path) -> list[PackedSource]:
-    """Return the folders that must be packed for the interpreter to run elsewhere.
+    """Return the folders that must be packed to let the interpreter run elsewhere.
 
-    `package` is the folder of the package `runbook`.
+    `package` is the folder with the package `runbook`.
     """
     environment = Path(interpreter.prefix)
     sources = [PackedSource(ENVIRONMENT, environment, excluded=_unused_of_conda(environment))]
@@ -106,7 +106,7 @@ def _base_source(interpreter: Interpreter) -> PackedSource:
 
 
 def part_of(source: PackedSource, entries: Sequence[PackedEntry]) -> PackedPart:
-    """Return a source and its entries as a part in the manifest."""
+    """Return the part in the manifest for a source with these entries."""
     return PackedPart(
         name=source.name,
         folder=str(source.folder),
@@ -118,12 +118,12 @@ def part_of(source: PackedSource, entries: Sequence[PackedEntry]) -> PackedPart:
 
 
 def source_of_part(part: PackedPart) -> PackedSource:
-    """Return the source of a part that is listed in a manifest."""
+    """Return the source for a part that is listed in a manifest."""
     return PackedSource(part.name, Path(part.folder), part.roots, frozenset(part.excluded))
 
 
 def list_entries(sources: Iterable[PackedSource]) -> Iterator[PackedEntry]:
-    """Yield every entry that is packed, in the order of the archive."""
+    """Yield every entry to pack, in archive order."""
     for source in sources:
         for root in source.roots:
             if root:
@@ -139,7 +139,7 @@ def _parents(source: PackedSource, root: str) -> Iterator[PackedEntry]:
 
 
 def _walk(source: PackedSource, folder: str) -> Iterator[PackedEntry]:
-    """Yield the entries of a folder and its subfolders, sorted by name."""
+    """Yield the entries in a folder and its subfolders, sorted by name."""
     absolute = source.folder / folder
     if not absolute.is_dir():
         return
@@ -156,7 +156,7 @@ def _walk(source: PackedSource, folder: str) -> Iterator[PackedEntry]:
 
 
 def fingerprint(entries: Iterable[PackedEntry]) -> str:
-    """Return a checksum of names, sizes, times and links. It changes if any file changes.
+    """Return a checksum over names, sizes, times and links. It changes if any file changes.
 
     Compiled files are left out, because Python writes them while jobs are running.
     """
@@ -173,14 +173,14 @@ def fingerprint(entries: Iterable[PackedEntry]) -> str:
 
 
 def fingerprint_of_parts(fingerprints: Sequence[str]) -> str:
-    """Return a fingerprint of the whole environment."""
+    """Return a fingerprint for the whole environment."""
     return hashlib.sha256("\n".join(fingerprints).encode()).hexdigest()
 
 
 def current_fingerprint(sources: Sequence[PackedSource]) -> str:
-    """Return the fingerprint of the current files.
+    """Return a fingerprint for the current files.
 
-    This requires reading the status of each file.
+    The status of each file has to be read for this.
     """
     return fingerprint_of_parts([fingerprint(list_entries([source])) for source in sources])
 
@@ -188,7 +188,7 @@ def current_fingerprint(sources: Sequence[PackedSource]) -> str:
 def count_uncompiled(entries: Sequence[PackedEntry]) -> int:
     """Count the modules without a compiled file.
 
-    Each node would have to compile those that it imports.
+    Each node would have to compile those it imports.
     """
     compiled = set()
     for entry in entries:

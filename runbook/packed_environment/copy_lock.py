@@ -31,14 +31,14 @@ class LockTimeout(CodedError):
 
 
 def lock_file(copy: Path) -> Path:
-    """Return the file whose lock guards a copy."""
+    """Return the file that is locked to guard a copy."""
     return copy.with_name(f"{copy.name}.lock")
 
 
 def wait_for_copy(copy: Path, is_ready: Callable[[], bool], stack: contextlib.ExitStack) -> bool:
-    """Return whether the copy is ready, and hold its lock until the stack is closed.
+    """Return whether the copy is ready, and hold the lock until the stack is closed.
 
-    If the copy is ready, the lock is shared, so that nobody can remove the copy. A training run
+    If the copy is ready, the lock is shared, to keep anybody from removing the copy. A training run
     holds the lock for days, so processes that find a copy ready must not wait. If the copy is not
     ready, the lock is exclusive. Raise `LockTimeout` if another process holds the lock for too long
     and the copy does not become ready.

@@ -1,4 +1,4 @@
-"""A note about a recent failure on a node, for the job's other ranks on that node.
+"""A note about a recent failure on a node, for other ranks of the same job on that node.
 
 Without the note, each rank would try again, and would compare tens of thousands of files on the
 shared file system.
@@ -16,7 +16,7 @@ from pathlib import Path
 from runbook.packed_environment.copy_lock import PAUSE_SECONDS, lock_file, try_alone
 
 FAILURE_SECONDS = 600.0
-"""Time during which the ranks of a job do not retry after one of them has failed."""
+"""After one rank has failed, other ranks in the job do not retry for this long."""
 VERDICT_SECONDS = 600.0
 """Longest wait for the rank that checks the shared environment for changes."""
 _PROBLEM = "problem"
@@ -31,7 +31,7 @@ class FailureNote:
         self.file = file
 
     def failure(self) -> tuple[str, str] | None:
-        """Return the problem and its details, or None if no rank of this job has failed."""
+        """Return the problem and the details, or None if no rank in this job has failed."""
         facts = self._read()
         if _PROBLEM in facts and _DETAIL in facts:
             return str(facts[_PROBLEM]), str(facts[_DETAIL])
@@ -42,7 +42,7 @@ class FailureNote:
         self._write({_PROBLEM: problem, _DETAIL: detail})
 
     def shared_is_unchanged(self) -> bool | None:
-        """Return another rank's verdict on the shared environment, or None if there is none."""
+        """Return whether another rank found the environment unchanged; None if it left no note."""
         verdict = self._read().get(_SHARED_IS_UNCHANGED)
         return verdict if isinstance(verdict, bool) else None
 

@@ -1,4 +1,4 @@
-"""Facts that an interpreter reports about itself, and the folders of its environment."""
+"""Facts that an interpreter reports about itself, and the folders in its environment."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ print("runbook " + json.dumps(facts))
 """A program that the interpreter runs to describe itself. It prints one line."""
 
 ANSWER = "runbook "
-"""The prefix of that line. It is needed because a site's set-up commands may print other lines."""
+"""The prefix for that line. It is needed because set-up commands at a site may print other lines.
+"""
 
 SYSTEM_PREFIXES = ("/usr", "/bin")
-"""An interpreter with one of these prefixes belongs to the node's own system, and is not packed."""
+"""An interpreter with one of these prefixes belongs to the system on the node, and is not packed.
+"""
 
 
 class InterpreterError(Exception):
-    """An interpreter reports no facts, or its files are not at the paths that it reports."""
+    """An interpreter reports no facts, or there are no files at the paths that it reports."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,12 @@ class Interpreter:
 
     executable: str
     prefix: str
-    """Folder of the environment: a virtual environment, a conda environment, or an installation."""
+    """Environment folder: a virtual environment, a conda environment, or an installation."""
     base_prefix: str
-    """Folder of the installation that a virtual environment is based on, or else the same folder.
+    """Folder with the installation that a virtual environment is based on, or else the same folder.
     """
     base_executable: str
-    """The interpreter's executable file, with all links resolved."""
+    """The executable file, with all links resolved."""
     version: str
     standard_library: str
     headers: str
@@ -58,17 +60,17 @@ class Interpreter:
 
     @property
     def base_is_on_nodes(self) -> bool:
-        """Return whether the installation is part of each node's own system."""
+        """Return whether the installation belongs to the system on each node."""
         return _is_below_any(self.base_prefix, SYSTEM_PREFIXES)
 
     @property
     def sees_base_packages(self) -> bool:
-        """Return whether packages of the installation can be imported (--system-site-packages)."""
+        """Return whether packages in the installation can be imported (--system-site-packages)."""
         base_packages = f"{self.standard_library}/site-packages"
         return self.is_virtual and base_packages in self.search_path
 
     def outside(self, packed: Sequence[str]) -> tuple[str, ...]:
-        """Return the folders of the interpreter's search path that are not packed."""
+        """Return the folders in the search path that are not packed."""
         folders = []
         for entry in self.search_path:
             is_folder = Path(entry).is_dir()
@@ -81,7 +83,7 @@ class Interpreter:
 
 
 def parse_answer(text: str) -> Interpreter:
-    """Parse an interpreter's answer to `QUESTION`."""
+    """Parse the answer from an interpreter to `QUESTION`."""
     answers = [line for line in text.splitlines() if line.startswith(ANSWER)]
     if not answers:
         raise InterpreterError("the interpreter gave no answer")

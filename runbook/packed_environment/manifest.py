@@ -1,4 +1,4 @@
-"""The manifest of a packed environment: what was packed, when, and its checksum."""
+"""The manifest for a packed environment: what was packed, when, and the checksum."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 SCHEMA = 1
 MANIFEST_NAME = "manifest.json"
 NAME_DIGITS = 16
-"""Number of checksum digits in the names of archives and of copies on nodes."""
+"""Number of checksum digits in the names of archives and copies on nodes."""
 
 BASE = "base"
 ENVIRONMENT = "environment"
@@ -23,7 +23,7 @@ class ManifestError(Exception):
 
 @dataclass(frozen=True)
 class PackedPart:
-    """A folder inside the archive, and the source of its files."""
+    """A folder in the archive, and where its files come from."""
 
     name: str
     folder: str
@@ -40,7 +40,7 @@ class PackedPart:
 
 @dataclass(frozen=True)
 class EnvironmentManifest:
-    """Facts about a packed environment that are known without reading its archive."""
+    """Facts about a packed environment that can be used without reading the archive."""
 
     schema: int
     archive: str
@@ -48,12 +48,12 @@ class EnvironmentManifest:
     sha256: str
     archive_bytes: int
     disk_bytes: int
-    """Number of bytes that the files occupy on a disk with blocks of 4 KiB."""
+    """How many bytes the files occupy on a disk with 4 KiB blocks."""
     files: int
     compression: str
     """`zstd`, or `none`."""
     fingerprint: str
-    """Checksum over names, sizes and times of all packed files."""
+    """Checksum over names, sizes and times for all packed files."""
     python: str
     """The interpreter inside the archive, such as environment/bin/python3.11."""
     python_version: str
@@ -67,7 +67,7 @@ class EnvironmentManifest:
     packed_at: float
     """Unix time at which the environment was packed."""
     seconds: float
-    """Duration of the packing in seconds."""
+    """How many seconds it took to pack."""
 
     @property
     def name(self) -> str:
@@ -75,7 +75,7 @@ class EnvironmentManifest:
         return self.sha256[:NAME_DIGITS]
 
     def as_text(self) -> str:
-        """Return the text of the manifest's file."""
+        """Return the text to write to the manifest file."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
 

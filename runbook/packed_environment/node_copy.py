@@ -1,4 +1,4 @@
-"""Creates, checks and removes the copy of a packed environment on a node's disk, under a lock.
+"""Creates, checks and removes the copy of a packed environment on a node, using a lock.
 
 Every process that runs from a copy holds a shared lock on the file next to the copy. python.sh
 takes the lock, and Python inherits it. A process that creates or removes a copy holds the lock
@@ -38,16 +38,16 @@ from runbook.plan_file.errors import CodedError
 from runbook.plan_file.text_enum import StrEnum
 
 READY = "ready"
-"""The file in a copy that is written last. It contains the checksum of the archive."""
+"""File in a copy that is written last. It contains the archive checksum."""
 ROOT_NAME = "runbook-environment"
 UNUSED_SECONDS = 86_400.0
-"""Copies of other environments are removed after they have been unused for this long."""
+"""Copies of other environments are removed after being unused for this long."""
 MEMORY_FOLDER = "/dev/shm"
-"""Folder in memory for the notes of a node whose folder for copies is unusable."""
+"""Folder in memory, used for notes if the folder for copies is unusable on a node."""
 MARGIN = 1.02
-"""Factor on the required space, for the file system's own metadata."""
+"""Factor on the required space, for file system metadata."""
 DISK_FULL_SIGNS = ("No space left", "Wrote only", "quota exceeded")
-"""Error texts of GNU tar 1.34 for a full disk, in the C locale."""
+"""Error texts that GNU tar 1.34 prints for a full disk, in the C locale."""
 PROBE = (
     "import os, sys; print(os.path.realpath(sys.prefix)); print(os.path.realpath(sys.base_prefix))"
 )
@@ -92,7 +92,7 @@ class CopyError(CodedError):
 
 @dataclass(frozen=True)
 class CopyResult:
-    """The result on a node, which is written as a line of JSON."""
+    """The result on a node, which is written as a JSON line."""
 
     node: str
     state: CopyState
@@ -106,7 +106,7 @@ class CopyResult:
     detail: str = ""
 
     def as_line(self) -> str:
-        """Return the line, without its newline."""
+        """Return the line, without a newline at the end."""
         return json.dumps(asdict(self))
 
 
@@ -189,7 +189,7 @@ def _shared_is_unchanged_on_node(manifest: EnvironmentManifest, folder: str) -> 
 
 
 def copies_folder(folder: str) -> Path:
-    """Return this user's folder for copies. The path of `folder` may contain variables."""
+    """Return the folder for copies of this user. The path in `folder` may contain variables."""
     expanded = os.path.expandvars(folder)
     if not expanded.startswith("/"):
         raise CopyError(
@@ -236,7 +236,7 @@ def _ensure(manifest: EnvironmentManifest, folder: str) -> tuple[Path, bool]:
 
 
 def _is_ready(copy: Path, manifest: EnvironmentManifest) -> bool:
-    """Return whether a copy is complete and comes from the manifest's archive."""
+    """Return whether a copy is complete and comes from the archive in the manifest."""
     try:
         return (copy / READY).read_text().strip() == manifest.sha256
     except FileNotFoundError:
@@ -290,7 +290,7 @@ def _require_own_folder(root: Path) -> None:
 
 
 def _failure_note(manifest: EnvironmentManifest, folder: str) -> FailureNote | None:
-    """Return this node's failure note, which is next to the copy's path, or else in memory.
+    """Return the failure note on this node, which is next to the copy, or else in memory.
 
     Return None if this user can write to neither folder.
     """
@@ -305,7 +305,7 @@ def _failure_note(manifest: EnvironmentManifest, folder: str) -> FailureNote | N
 
 
 def forget_failures(manifest: EnvironmentManifest) -> None:
-    """Remove the note in this node's memory. `remove_copy` removes the note next to the copy."""
+    """Remove the note in memory on this node. `remove_copy` removes the note next to the copy."""
     root = copies_folder(MEMORY_FOLDER)
     with contextlib.suppress(OSError):
         if not root.is_symlink():
@@ -358,7 +358,7 @@ def _gigabytes(count: int) -> str:
 
 
 def _unpack(manifest: EnvironmentManifest, copy: Path) -> None:
-    """Unpack the archive next to the copy's path, verify and rename it, and check that Python runs."""
+    """Unpack the archive next to the copy path, verify and rename it, and try to run Python."""
     path = Path(manifest.archive)
     part = copy.with_name(f"{copy.name}.part")
     _remove_tree(part)
@@ -411,7 +411,7 @@ def _extract_checked(manifest: EnvironmentManifest, path: Path, part: Path) -> N
 
 
 def _probe(manifest: EnvironmentManifest, copy: Path) -> None:
-    """Check that the copy's interpreter starts, and that it uses the copy's environment."""
+    """Check that the interpreter in the copy starts and uses the environment in the copy."""
     environment = {}
     for name, value in os.environ.items():
         if name not in ("PYTHONHOME", "PYTHONPATH", "__PYVENV_LAUNCHER__"):
@@ -485,6 +485,6 @@ def remove_copy(copy: Path) -> bool:
         _remove_tree(copy.with_name(f"{copy.name}.part"))
         _note_of(copy).remove()
 
-        # Keep the lock file. If it were removed, a waiting process would get the lock of a deleted
+        # Keep the lock file. If it were removed, a waiting process would get the lock on a deleted
         # file.
     return True

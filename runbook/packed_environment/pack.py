@@ -1,4 +1,4 @@
-"""Packs an environment on a login node, and packs it again if its files have changed."""
+"""Packs an environment on a login node, and packs it again if files have changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runbook.packed_environment.messages import CopyMessage
 KEPT_ARCHIVES = 2
 """Number of archives to keep; the oldest are removed first.
 
-A queued job still reads the archive that was the newest when the job was submitted.
+A queued job still reads the archive that was newest when it was submitted.
 """
 
 
@@ -59,7 +59,7 @@ def pack(
 ) -> EnvironmentManifest:
     """Write the archive, and then the manifest, to a folder. Return the manifest.
 
-    `report` is called with the number of packed entries and the total number.
+    `report` is called with how many entries have been packed, and how many there are.
     """
     began = time.time()
     sources = find_sources(interpreter, package)

@@ -1,4 +1,4 @@
-"""Adapts the paths inside a moved environment: links, first lines of scripts, and pyvenv.cfg."""
+"""Adapts the paths in a moved environment: links, first lines in scripts, and pyvenv.cfg."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from runbook.packed_environment.manifest import BASE, ENVIRONMENT
 
 CONFIG = "pyvenv.cfg"
 LIBRARY_FOLDER = "libpython"
-"""Folder with only the interpreter's shared library, for LD_LIBRARY_PATH.
+"""Folder with only the shared library for the interpreter, used in LD_LIBRARY_PATH.
 
 A program built with a shared library searches for the library where it was installed.
 """
 LONGEST_SCRIPT = 1_000_000
-"""Largest size of a script in bytes. Larger files in bin/ are programs."""
+"""Largest script in bytes. Larger files in bin/ are programs."""
 
 _DIRECT = re.compile(rb"#!\s*\S*/(python[0-9.]*)([^\S\n][^\n]*)?\n")
-"""Matches the first line of a script: its interpreter, with options."""
+"""Matches the first line in a script: the interpreter, with options."""
 _THROUGH_SHELL = re.compile(
     rb"#!/bin/sh\n'''exec' \"?[^\n\"]*?/(python[0-9.]*)\"?( [^\n]*?)? \"\$0\" \"\$@\"\n' '''\n"
 )
-"""Matches the first lines that pip writes if the interpreter's path is too long for one line."""
+"""Matches the first lines that pip writes if the interpreter path is too long for one line."""
 
 
 def place_in_archive(path: str, sources: Sequence[PackedSource]) -> PurePosixPath | None:
-    """Return the place of an absolute path in the archive, or None if the path is not packed."""
+    """Return where an absolute path is in the archive, or None if it is not packed."""
     for source in sorted(sources, key=lambda source: len(str(source.folder)), reverse=True):
         folder = os.path.realpath(source.folder)
         if path != folder and not path.startswith(f"{folder}/"):
@@ -42,7 +42,7 @@ def place_in_archive(path: str, sources: Sequence[PackedSource]) -> PurePosixPat
 
 
 def moved_link(entry: PackedEntry, sources: Sequence[PackedSource]) -> str:
-    """Return the target of a link in the archive.
+    """Return the target to use for a link in the archive.
 
     A link within its own folder is kept. A link to another packed folder becomes relative, and any
     other link becomes absolute.
@@ -79,7 +79,7 @@ def moved_script(content: bytes) -> bytes | None:
 
 
 def moved_config(text: str, copy: Path) -> str:
-    r"""Return the text of pyvenv.cfg for a copy whose installation was packed too.
+    r"""Return the text for pyvenv.cfg in a copy with a packed installation.
 
     >>> print(moved_config("home = /old/bin\nversion = 3.11.7\ncommand = x\n", Path("/tmp/copy")))
     home = /tmp/copy/base/bin
@@ -111,7 +111,7 @@ def link_library(content: Path) -> None:
 
 
 def write_moved_config(content: Path, copy: Path) -> None:
-    """Adapt the environment in `content`, so that it finds its installation once it is in `copy`."""
+    """Adapt the environment in `content`, to let it find the installation once it is in `copy`."""
     config = content / ENVIRONMENT / CONFIG
     if config.exists() and (content / BASE).is_dir():
         config.write_text(moved_config(config.read_text(encoding="utf-8"), copy), encoding="utf-8")

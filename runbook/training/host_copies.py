@@ -1,6 +1,6 @@
-"""Copies of the training state in host memory.
+"""Keeps copies of the training state in host memory.
 
-A save writes these copies while training continues.
+A save writes these copies to disk while training continues.
 
 The state on a GPU is copied to pinned memory, at the full rate of the bus and without waiting for
 each tensor. Pinning memory for a rank with 1.3B weights (14 bytes per weight, 18 GB) takes seconds,
@@ -36,11 +36,11 @@ FIRST_SLAB_BYTES = 64 * 2**20
 Each later slab is as large as all previous ones together, so that a small model pins little memory.
 """
 ALIGNMENT = 512
-"""Alignment of each copy in bytes, as in torch's own allocators."""
+"""Alignment for each copy in bytes, as in the torch allocators."""
 MOST_UNDER_WAY = 2**30
-"""Bytes of copies that may be queued before the host waits.
+"""How many bytes may be queued for copying before the host waits.
 
-GPU memory of freed tensors becomes available only after the wait.
+GPU memory used by freed tensors becomes available only after the wait.
 """
 MOST_THREADS = 8
 PIECE_BYTES = 32 * 2**20
@@ -53,13 +53,13 @@ Unpin: TypeAlias = Callable[[int], None]
 
 
 class HostCopies:
-    """Copies in ordinary memory. A copy's memory is freed together with the copy."""
+    """Copies in ordinary memory, which is freed together with each copy."""
 
     def __init__(self) -> None:
         self._under_way = 0
 
     def begin_save(self) -> None:
-        """Release the copies of the previous save. They must have been written by now."""
+        """Release the copies from the previous save. They must have been written by now."""
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy on the host.
@@ -94,7 +94,7 @@ class HostCopies:
 
 
 class PinnedCopies(HostCopies):
-    """Copies in pinned memory, which is kept for the lifetime of this object."""
+    """Copies in pinned memory, which is kept as long as this object exists."""
 
     def __init__(self, pin: Pin | None = None, unpin: Unpin | None = None) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class PinnedCopies(HostCopies):
 
     @property
     def num_bytes(self) -> int:
-        """Return the bytes of host memory that this object keeps."""
+        """Return how many bytes of host memory this object keeps."""
         return sum(slab.size for slab in self._slabs)
 
     def _room(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
@@ -126,7 +126,7 @@ class PinnedCopies(HostCopies):
         num_bytes = count * dtype.itemsize
         slab = self._slab_for(num_bytes)
         offset = slab.take(num_bytes)
-        # The storage has exactly the size of the copy. Otherwise torch's writer would copy the
+        # The storage is exactly as large as the copy. Otherwise the writer in torch would copy the
         # tensor again, as it does for every tensor that is only a part of its storage.
         flat = torch.frombuffer(
             slab.memory,
@@ -169,7 +169,7 @@ class _Slab:
 
 
 def make_host_copies() -> HostCopies:
-    """Return pinned copies if this rank's device is a GPU, and ordinary copies if it is a CPU."""
+    """Return pinned copies if this rank uses a GPU, and ordinary copies if it uses a CPU."""
     return PinnedCopies() if on_gpu() else HostCopies()
 
 
@@ -180,8 +180,8 @@ def _touched_memory(num_bytes: int) -> mmap.mmap:
     """
     size = -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # Child processes do not inherit this memory. If a child shared a page, the parent's next write
-    # would move that page.
+    # Child processes do not inherit this memory. If a child shared a page, the next write in the
+    # parent would move that page.
     for advice in ("MADV_HUGEPAGE", "MADV_DONTFORK"):
         if hasattr(mmap, advice):
             with contextlib.suppress(OSError):  # The kernel does not support this advice
@@ -201,7 +201,7 @@ def _address(memory: mmap.mmap) -> int:
     return torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
 
 
-# cudaHostRegisterPortable: pinned for every context, as in torch's own functions
+# cudaHostRegisterPortable: pinned for every context, as in torch
 _PORTABLE = 1
 
 

@@ -1,4 +1,4 @@
-"""Prints the trainer's lines into the output of its job."""
+"""Prints lines from the trainer to the job output."""
 
 import contextlib
 import sys

@@ -84,7 +84,7 @@ def make_engine(spec: PhasePlan, *, draw: bool = True) -> TrainingEngine:
 
 
 class TrainingLoop:
-    """One segment of a training run, from its start or newest checkpoint to its end or stop."""
+    """One segment in a training run, from the start or newest checkpoint to the end or a stop."""
 
     def __init__(
         self,
@@ -112,7 +112,8 @@ class TrainingLoop:
         self.progress = TrainingProgress()
         self.saved_iteration = -1
         self.saved_order: dict[str, str] = {}
-        """Checksums of the cached sample order by file: the checkpoint's, and later this start's.
+        """Checksums for the cached sample order by file: from the checkpoint, and later from this
+        start.
         """
         self.pending: PendingSave | None = None
         self.newest_shared = 0
@@ -145,7 +146,7 @@ class TrainingLoop:
             self._sample()
 
         if self.spec.tuning.gc_interval:
-            # Python's automatic garbage collection would run at different steps on each rank, and
+            # Automatic garbage collection in Python would run at different steps on each rank, and
             # all ranks would wait for each collection.
             gc.disable()
             gc.collect()
@@ -180,7 +181,7 @@ class TrainingLoop:
 
     def _do_between_steps(self, validation: Any, *, at_end: bool) -> None:
         """Collect garbage, evaluate, and copy to node memory, whenever each is due."""
-        # All ranks collect at the same step, so that no rank waits for the collection of another
+        # All ranks collect at the same step, so that no rank waits while another collects
         if self._at(self.spec.tuning.gc_interval):
             gc.collect()
 
@@ -222,7 +223,7 @@ class TrainingLoop:
         if loaded is not None:
             self._refuse_other_training(loaded)
             vars(self.progress).update(vars(loaded.progress))
-            # All ranks need the recent steps, because all ranks skip the samples of a spike
+            # All ranks need the recent steps, because all ranks skip the samples in a spike
             # together.
             recent = share_value(self.log.recent_steps(self.progress.iteration))
             self.stepper.watch.remember(recent)
@@ -277,7 +278,7 @@ class TrainingLoop:
             self.log.event(REPLICAS_CHANGED, iteration=self.progress.iteration, **vars(change))
 
     def _report_slower_kernels(self) -> None:
-        """Report the reasons why the trainer's own kernels are not used, each reason once."""
+        """Report why our own kernels are not used, each reason once."""
         reason = slower_kernels(self.spec)
         if is_said_by(torch.distributed.get_rank(), reason, first_reason=share_value(reason)):
             self._report_slower(reason)
@@ -294,7 +295,7 @@ class TrainingLoop:
         self.log.event("slower_kernels", reason=reason)
 
     def _compare_order(self, cache: CacheCheck) -> None:
-        """Report parts of the cached sample order that were rebuilt.
+        """Report which parts of the cached sample order were rebuilt.
 
         Refuse to continue with a different order.
         """
@@ -410,7 +411,7 @@ class TrainingLoop:
     def _report_slow_ranks(self) -> None:
         """Report this rank if it is slow.
 
-        All ranks have all times, but only a slow rank itself knows its machine's name.
+        All ranks have all times, but only a slow rank itself knows the name of its machine.
         """
         times = self.stepper.rank_times
         if times is None:
@@ -421,9 +422,9 @@ class TrainingLoop:
         self.log.alarms(alarm for alarm in slow if alarm.rank == rank)
 
     def _report_replay(self) -> None:
-        """Record results that were computed twice, and report ranks whose results differ.
+        """Record results that were computed twice, and report ranks with different results.
 
-        Each rank reports itself, because only the rank knows its machine's name.
+        Each rank reports itself, because only that rank knows the name of its machine.
         """
         replayer = self.stepper.replayer
         for line in replayer.lines():
@@ -433,7 +434,7 @@ class TrainingLoop:
         self.log.alarms(finding.as_alarm() for finding in findings)
 
     def _spike(self, record: StepRecord, alarms: list[Alarm]) -> list[BadStep]:
-        """Return the steps of a confirmed spike, if the plan's policy acts on spikes."""
+        """Return the steps in a confirmed spike, if the planned policy acts on spikes."""
         last = record.consumed_samples - 1
         fault = TrainingMessage.LOSS_JUMPED.fill()
         first = last - record.global_batch + 1
@@ -532,7 +533,7 @@ class TrainingLoop:
     def _save(self, *, in_background: bool = False) -> None:
         """Save a checkpoint.
 
-        If the save is in the background, its files are written while training continues, and
+        If the save is in the background, files are written while training continues, and
         `_seal_written_save` completes it.
         """
         if self.progress.iteration == self.saved_iteration:
@@ -583,7 +584,7 @@ class TrainingLoop:
             self.near.save(self.progress, self.saved_order, self.newest_shared)
 
     def _report_near(self) -> None:
-        """Record the cost of copies in node memory since the last record, if there were any."""
+        """Record what copies in node memory have cost since the last record, if there were any."""
         if self.near is not None and (self.near.account.copies or self.near.account.left_out):
             self.log.event("near_saved", **vars(self.near.account))
             self.near.account = SaveAccount()
@@ -594,9 +595,9 @@ class TrainingLoop:
             self.near.end()
 
     def _prove_smoke_test(self, train: Any) -> None:
-        """Measure the network's speed and reload a checkpoint, as the smoke test's gate requires.
+        """Measure the network speed and reload a checkpoint, as required for the smoke test gate.
 
-        The results are written as events: the speed, and the loss of a batch before a step, after
+        The results are written as events: the speed, and the loss on a batch before a step, after
         it, and after a reload.
         """
         seconds, speed = sum_speed(MESSAGE_BYTES, NETWORK_ROUNDS)
@@ -633,7 +634,7 @@ class TrainingLoop:
         return str(folder.relative_to(self.spec.root) if is_in_run else folder)
 
     def _sample(self) -> None:
-        """Continue the plan's prompt until the document ends, or up to `sampling.tokens` tokens.
+        """Continue the planned prompt until the document ends, or up to `sampling.tokens` tokens.
 
         The same weights always produce the same text.
         """
@@ -667,13 +668,13 @@ class TrainingLoop:
 
 @dataclass
 class StepOutcome:
-    """The result of a step."""
+    """Result of a step."""
 
     # Mean over all ranks, or NaN if the step was skipped
     loss: float
     stop_request: int
     update: OptimizerUpdate
-    # Seconds of each part of the step
+    # Seconds spent in each part of the step
     parts: dict[str, float] = field(default_factory=dict)
     # Whether the update was skipped because the loss is far above earlier losses
     jumped: bool = False
@@ -681,7 +682,7 @@ class StepOutcome:
 
 
 class Stepper:
-    """Computes a step, shares its loss with all ranks, updates the weights, and finds bad steps."""
+    """Computes a step, shares the loss with all ranks, updates the weights, and finds bad steps."""
 
     def __init__(
         self,
@@ -701,17 +702,17 @@ class Stepper:
         self.batches: BatchReader | ReadAhead = self.reader
         # Loss scale after the last step
         self.scale = math.inf
-        # Number of ranks whose mean losses are averaged
+        # Number of ranks over which the mean losses are averaged
         self.copies = spec.parallel.data * spec.parallel.context
-        # Times of all ranks, if the last step exchanged them
+        # Times from all ranks, if the last step exchanged them
         self.rank_times: ExchangedTimes | None = None
         self.memory = MemoryWatch(spec)
-        # Leaks of all ranks in bytes per step, if the last step exchanged them
+        # Memory leaks on all ranks in bytes per step, if the last step exchanged them
         self.leaks: list[float] = []
-        # This rank's computing time in each step since the last exchange
+        # Computing time on this rank in each step since the last exchange
         self._own_seconds: list[float] = []
         self.replayer = make_replayer(spec, engine)
-        # Whether a part of the last step was computed twice
+        # Whether part of the last step was computed twice
         self.is_replayed = False
 
     def step(
@@ -719,8 +720,8 @@ class Stepper:
     ) -> tuple[StepRecord, int, BadStep | None]:
         """Run one iteration.
 
-        Return the step's record, a stop request from any rank, and the fault of a bad step. A bad
-        step does not change any weight.
+        Return the step record, a stop request from any rank, and the fault if the step is bad. A
+        bad step does not change any weight.
         """
         spec = self.spec
         self.is_replayed = False
@@ -729,8 +730,8 @@ class Stepper:
         global_batch = spec.batch.at(consumed_samples)
         num_microbatches = global_batch // (spec.batch.micro * spec.parallel.data)
         rate = spec.learning_rate.at(consumed_samples + global_batch)
-        # Discard the times of work outside steps, such as an evaluation or the optimizer's
-        # collectives.
+        # Discard the times for work outside steps, such as an evaluation or collectives in the
+        # optimizer.
         self.clock.forget(DATA, COMMUNICATION)
         if any(first == consumed_samples for first, _ in progress.passed_over):
             outcome = self._pass_over(num_microbatches, progress.iteration + 1)
@@ -780,14 +781,14 @@ class Stepper:
         return record, outcome.stop_request, bad
 
     def _no_update(self) -> OptimizerUpdate:
-        """Return the optimizer's result for a step that it does not take."""
+        """Return an optimizer result for a step that is not taken."""
         loss_scale = self.scale if math.isfinite(self.scale) else 1.0
         return OptimizerUpdate(math.nan, True, loss_scale)
 
     def _pass_over(self, num_microbatches: int, iteration: int) -> StepOutcome:
-        """Skip a step whose samples were bad before a rollback.
+        """Skip a step with samples that were bad before a rollback.
 
-        Ranks still exchange their stop requests.
+        Ranks still exchange stop requests.
         """
         _, stop_request = self._share(0.0, num_microbatches, iteration)
         return StepOutcome(math.nan, stop_request, self._no_update())
@@ -814,7 +815,7 @@ class Stepper:
         parts = {} if self.clock.is_late else self._take_times()
         with self.clock.during(OPTIMIZER):
             loss, stop_request = self._share(rank_loss, num_microbatches, iteration)
-            # The GPU has finished these parts by now. The optimizer's time belongs to the previous
+            # The GPU has finished these parts by now. The optimizer time belongs to the previous
             # step.
             parts = parts or self._take_times()
             is_finite = math.isfinite(loss)
@@ -852,13 +853,13 @@ class Stepper:
         return float(self.replayer.compute(batches, count, iteration))
 
     def _take_times(self) -> dict[str, float]:
-        """Return the seconds of each part.
+        """Return the seconds spent in each part.
 
-        This rank's computing time is exchanged with the next loss.
+        The computing time on this rank is exchanged with the next loss.
         """
         parts = self.clock.take()
         if not self.clock.is_late:
-            # A step without communication spends 0 seconds on it; a GPU's clock may not have
+            # A step without communication spends 0 seconds on it; the clock for a GPU may not have
             # measured it yet.
             parts = {COMMUNICATION: 0.0} | parts
         self._own_seconds.append(parts[COMPUTE] - parts.get(COMMUNICATION, 0.0))
@@ -872,7 +873,7 @@ class Stepper:
         size: int,
         jumped: bool,
     ) -> BadStep | None:
-        """Return the fault of the step after `progress`, or None if it has no fault.
+        """Return what is wrong with the step after `progress`, or None if nothing is.
 
         An fp16 overflow that halves the loss scale does not count.
         """
@@ -916,7 +917,7 @@ class Stepper:
         num_microbatches: int,
         iteration: int,
     ) -> tuple[float, int]:
-        """Return the mean loss of the global batch, and a stop request from any rank.
+        """Return the mean loss over the global batch, and a stop request from any rank.
 
         Every few steps, all ranks also exchange their times. A single reduction carries everything,
         because each additional reduction would make all ranks wait for each other again.
@@ -970,7 +971,7 @@ def make_replayer(spec: PhasePlan, engine: TrainingEngine) -> Any:
 
 
 def _check_writable(folder: Path) -> None:
-    """Raise `RefusedError` if the folder for checkpoints is not writable.
+    """Raise `RefusedError` if the checkpoint folder is not writable.
 
     Without this check, hours of training might be lost.
     """
@@ -987,12 +988,12 @@ NETWORK_ROUNDS = 3
 
 PEAK_SIZES = {"cpu": 1024, "cuda": 8192}
 PEAK_REPEATS = 4
-# For a shorter training run, the measurement is not worth its time
+# For a shorter training run, the measurement is not worth the time
 SHORTEST_MEASURED_ITERATIONS = 10
 
 
 def measured_tflops(number_format: str) -> float:
-    """Return the best TFLOP/s of a few square matrix products, measured on all ranks together."""
+    """Return the best TFLOP/s in a few square matrix products, measured on all ranks together."""
     size = PEAK_SIZES[device().type]
     matrix = torch.rand(size, size, device=device()).to(DTYPES[number_format])
     transposed = matrix.T.contiguous()
@@ -1010,6 +1011,6 @@ def measured_tflops(number_format: str) -> float:
         wait_for_gpu()
         best_seconds = min(best_seconds, time.perf_counter() - start)
 
-    # One multiplication and one addition for each of the size^3 terms
+    # One multiplication and one addition for each of size^3 terms
     flops = 2 * size**3
     return flops / best_seconds / 1e12

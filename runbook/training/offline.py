@@ -33,7 +33,7 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
 
 
 def export(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
-    """Write config.json and the weights of a Hugging Face folder."""
+    """Write config.json and the weights to a Hugging Face folder."""
     from runbook.training.checkpoints import hugging_face, weights
 
     checkpoint = weights.newest_weights(spec, request.iteration)
@@ -48,7 +48,7 @@ def export(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
 
 
 def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
-    """Start the training from the weights in a different program's folder.
+    """Start the training from weights in a folder written by a different program.
 
     The function writes a checkpoint for iteration 0 that contains only weights.
     """
@@ -76,7 +76,7 @@ def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
 
 
 def score(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
-    """Return the log likelihoods of `pairs` for each entry of `weights`, on the first rank."""
+    """Return the log likelihoods of `pairs` for each entry in `weights`, on the first rank."""
     from runbook.training.scoring import Scorer
 
     scorers = (Scorer(spec, name) for name in request.weights)
@@ -126,7 +126,7 @@ def main() -> int:
         from runbook.training.checkpoints import state
         from runbook.training.engines import gpt_model
 
-        # Weights have the names of megatron-core's own layers.
+        # Weights are named as in megatron-core layers.
         os.environ[gpt_model.TRANSFORMER_ENGINE_VARIABLE] = "0"
         # A checkpoint that was written on GPUs can be used on any machine
         if spec.device == CPU:
@@ -147,7 +147,7 @@ def main() -> int:
 
 
 def on_ranks(spec: PhasePlan, world_size: int = 1) -> PhasePlan:
-    """Return the plan for this many ranks, in the layout of the training run or for a single rank."""
+    """Return the plan for this many ranks, in the layout used in training or for a single rank."""
     tensor = 1
     pipeline = 1
     if world_size > 1:

@@ -1,4 +1,4 @@
-"""The request to `python -m runbook.training.offline`, as JSON on its standard input."""
+"""The request to `python -m runbook.training.offline`, passed as JSON on standard input."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from runbook.plan_file.offline_defaults import SHARD_BYTES, TEMPERATURE
 
 @dataclass(frozen=True)
 class OfflineRequest:
-    """A request to `offline`. Each command reads only its own keys."""
+    """A request to `offline`. Each command reads only the keys it needs."""
 
-    # Iteration of the checkpoint, or 0 for the newest complete one
+    # Checkpoint iteration, or 0 for the newest complete one
     iteration: int = 0
     prompts: tuple[tuple[int, ...], ...] = ()
     # Largest number of tokens to draw after each prompt
@@ -22,11 +22,11 @@ class OfflineRequest:
     """Total probability of the most likely tokens to draw from; 0 means the 40 most likely."""
     # If False, all tokens are recomputed for each new token
     cache: bool = True
-    # Seed for drawing; None means the plan's seed
+    # Seed for drawing; None means the seed in the plan
     seed: int | None = None
     # Tokens that end a text, in addition to the end-of-document token
     stops: tuple[int, ...] = ()
-    # Whether to compute in float32 with the optimizer's float32 weights, as `score` does
+    # Whether to compute in float32 with the float32 weights in the optimizer, as `score` does
     exact: bool = False
     out: str = ""  # Folder to export to
     # Largest size of a weight file, in bytes
@@ -34,5 +34,5 @@ class OfflineRequest:
     source: str = ""  # Folder to import from
     # Which weights to score: `trained`, `first`
     weights: tuple[str, ...] = ("trained",)
-    # Pairs of a context and its continuation
+    # Pairs (context, continuation)
     pairs: tuple[tuple[list[int], list[int]], ...] = ()

@@ -1,4 +1,4 @@
-"""`python -m runbook.training.probe --out FOLDER`: examine a rank's machine and its links.
+"""`python -m runbook.training.probe --out FOLDER`: examine this rank's machine and its links.
 
 The program is started like the trainer, and writes FOLDER/probe-<rank>.json. If a value cannot be
 determined, it is null, and the file contains the reason. With --only-torch, the program examines
@@ -37,9 +37,9 @@ PACKAGES = ("torch", "megatron-core", "deepspeed", "numpy", "tensorboard")
 WRITTEN_BYTES = 64 << 20
 SUMMED_BYTES = 16 << 20
 MATRIX_SIZE = {True: 8192, False: 1024}
-"""Number of rows of the matrices in the timed matmul, on a GPU and on a CPU."""
+"""Number of matrix rows in the timed matmul, on a GPU and on a CPU."""
 COPIED_BYTES = {True: 1 << 30, False: 64 << 20}
-"""Bytes of the timed copy in memory, on a GPU and on a CPU."""
+"""Bytes that are copied in memory to time it, on a GPU and on a CPU."""
 TIMED_ROUNDS = 5
 LIBRARIES = re.compile(
     r"lib(?:stdc\+\+|gcc_s|gomp|iomp5|c10|torch\w*|nccl|cudart|cublas|cublasLt|cudnn\w*|nvrtc"
@@ -49,7 +49,7 @@ LIBRARIES = re.compile(
 GROUP_BYTES = 1 << 20
 IMPORT_STEP = "importing megatron-core"
 UNUSED_GROUPS = ("EXPERT", "HYBRID")
-"""Parts of the names of process groups that a dense model creates but never uses."""
+"""Words in the names of process groups that a dense model creates but never uses."""
 SUM_ROUNDS = 5
 CLOCK_ROUNDS = 5
 """Number of clock comparisons.
@@ -118,7 +118,7 @@ def main() -> int:
     }
 
     def look(part: str, action: Callable[[], Facts | None], step: str = "") -> None:
-        """Store a part's facts, or its error."""
+        """Store the facts about a part, or the error."""
         try:
             facts[part] = action()
         except Exception as error:  # noqa: BLE001 - other packages raise errors of any type
@@ -162,7 +162,7 @@ def _import_megatron(ranks: Ranks, deadline: "Deadline") -> None:
 
 
 def _installed_version(name: str) -> str | None:
-    """Return the version of a package, or None if it is not installed."""
+    """Return the installed version of a package, or None if it is not installed."""
     for distribution in distributions(name=name):
         return distribution.version
     return None
@@ -171,7 +171,7 @@ def _installed_version(name: str) -> str | None:
 class Deadline:
     """Ends this rank if a collective step takes too long.
 
-    The rank's file then contains the name of that step.
+    The file from this rank then contains the name of that step.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Deadline:
     ) -> Iterator[None]:
         """Limit the body to this many seconds.
 
-        The name of the step is written to this rank's file beforehand.
+        The name of the step is written to the file from this rank beforehand.
         """
         current = {
             "step": step,
@@ -231,7 +231,7 @@ def _save(facts: Facts, folder: Path, rank: int) -> None:
 
 
 def write_speed(folder: Path, rank: int) -> Facts:
-    """Return the speed of writing a file, and the error of the file server's clock in seconds."""
+    """Return how fast a file is written, and the clock error on the file server in seconds."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f".probe-{rank}.{os.getpid()}"
     content = os.urandom(WRITTEN_BYTES)
@@ -250,7 +250,7 @@ def write_speed(folder: Path, rank: int) -> Facts:
     finally:
         path.unlink(missing_ok=True)
 
-    # The error is zero if the file's time is within that interval
+    # The error is zero if the file time is within that interval
     skew = max(0.0, before - written, written - after)
     speed = WRITTEN_BYTES / seconds
     return {
@@ -281,7 +281,7 @@ def _look_at_torch() -> Facts:
 
 
 def _loaded_libraries() -> dict[str, str]:
-    """Return the files of torch's libraries that are loaded.
+    """Return which library files torch has loaded.
 
     Keys are library names without versions. A link is replaced with its target.
     """
@@ -296,7 +296,7 @@ def _loaded_libraries() -> dict[str, str]:
 
 
 def _time_devices() -> Facts:
-    """Return the speed of each device (or CPU core), and the GPU architectures in torch's build."""
+    """Return the speed of each device (or CPU core), and which GPU architectures torch supports."""
     import torch
 
     if not on_gpu():
@@ -334,7 +334,7 @@ def _time_device(device: Any) -> Facts:
 
 
 def _core_flops(number_format: str) -> float | None:
-    """Return a core's FLOP/s in a matmul that the trainer's code computes, or None on a GPU."""
+    """Return the FLOP/s per core in a matmul computed as in training, or None on a GPU."""
     import torch
 
     from runbook.training import cpu
@@ -352,9 +352,9 @@ def _core_flops(number_format: str) -> float | None:
 
 
 def _quickest_seconds(action: Callable[[], object]) -> float:
-    """Return the seconds of the fastest round.
+    """Return how many seconds the fastest round takes.
 
-    On a CPU, only the thread's own computing time counts.
+    On a CPU, only the computing time in this thread counts.
     """
     from runbook.training.process_groups import wait_for_gpu
 
@@ -371,7 +371,7 @@ def _quickest_seconds(action: Callable[[], object]) -> float:
 
 @dataclass(frozen=True)
 class NamedGroup:
-    """A process group and the trainer's name for it."""
+    """A process group, and the name for it in the trainer."""
 
     name: str
     members: tuple[int, ...]
@@ -379,12 +379,12 @@ class NamedGroup:
 
 
 def _try_groups(ranks: Ranks, layout: str, deadline: Deadline) -> Facts:
-    """Create the trainer's process groups in the trainer's order.
+    """Create the same process groups as the trainer, in the same order.
 
     Run an all-reduce over each group that this rank belongs to.
 
-    `layout` is tensor x pipeline x context, such as 2x4x1. A group opens its connections only at
-    its first all-reduce, so it may hang even though it was created.
+    `layout` is tensor x pipeline x context, such as 2x4x1. A group opens connections only at the
+    first all-reduce, so it may hang even though it was created.
     """
     groups = _make_groups(layout, deadline)
     results = []
@@ -399,7 +399,7 @@ def _try_groups(ranks: Ranks, layout: str, deadline: Deadline) -> Facts:
 
 
 def _make_groups(layout: str, deadline: Deadline) -> list[NamedGroup]:
-    """Let megatron-core create its groups as in the trainer. Return them in creation order."""
+    """Let megatron-core create groups as in the trainer. Return them in creation order."""
     import torch
     from megatron.core import parallel_state
 
@@ -454,7 +454,7 @@ def _sum_over(group: NamedGroup) -> Facts:
 
 
 def _reach(ranks: Ranks, deadline: Deadline) -> Facts:
-    """Time an all-reduce over all ranks, and measure the spread of their clocks."""
+    """Time an all-reduce over all ranks, and measure how far their clocks differ."""
     import torch
 
     from runbook.training.cpu import answer_for_cpu
@@ -526,5 +526,5 @@ def _arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # gloo's exit handlers might wait for ranks that are no longer running
+    # Exit handlers in gloo might wait for ranks that are no longer running
     os._exit(code)

@@ -37,7 +37,7 @@ A rank that connects too early is refused, and torch tries again only after half
 LISTENER_POLL_SECONDS = 0.005
 TCP_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 TCP_LISTENS = "0A"
-"""State of a listening socket in the kernel's tables."""
+"""State of a listening socket in the kernel tables."""
 
 
 def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
@@ -51,8 +51,8 @@ def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
         number = own_gpu(ranks.local_rank, torch.cuda.device_count())
         torch.cuda.set_device(number)
     elif ranks.master_address in LOOPBACK:
-        # Otherwise gloo would listen on the address of the host name, which may not resolve on a
-        # laptop or in a container.
+        # Otherwise gloo would listen on the address that the host name resolves to, which may not
+        # resolve on a laptop or in a container.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
     if ranks.launcher == "torchrun":
@@ -79,7 +79,7 @@ def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
 
 
 def wait_for_listener(port: int, seconds: float) -> None:
-    """Wait until a process of this machine listens at a TCP port, but not longer than `seconds`."""
+    """Wait until a process on this machine listens on a TCP port, but not longer than `seconds`."""
     if not any(table.exists() for table in TCP_TABLES):
         return  # this system does not show whether a process is listening
     end = time.monotonic() + seconds
@@ -88,7 +88,7 @@ def wait_for_listener(port: int, seconds: float) -> None:
 
 
 def has_listener(port: int) -> bool:
-    """Return whether a process of this machine listens at a TCP port."""
+    """Return whether a process on this machine listens on a TCP port."""
     suffix = f":{port:04X}"
     for table in TCP_TABLES:
         if not table.exists():  # no IPv6
@@ -103,7 +103,7 @@ def has_listener(port: int) -> bool:
 def make_parallel_groups(spec: PhasePlan) -> int:
     """Create the tensor, pipeline and data-parallel groups, and seed this rank's random numbers.
 
-    Return this rank's pipeline stage.
+    Return the pipeline stage for this rank.
     """
     from megatron.core import parallel_state
 
@@ -155,13 +155,13 @@ def device() -> torch.device:
 
 
 def wait_for_gpu() -> None:
-    """Wait until this rank's GPU, if it has one, has finished its queued work."""
+    """Wait until the GPU used by this rank, if any, has finished all queued work."""
     if on_gpu():
         torch.cuda.synchronize()
 
 
 def sum_speed(num_bytes: int, rounds: int) -> tuple[float, float]:
-    """Return the median seconds of an all-reduce over all ranks, and the bus bandwidth.
+    """Return how long an all-reduce over all ranks takes (median seconds), and the bus bandwidth.
 
     As in nccl-tests, the bus bandwidth is 2 (n - 1) / n x bytes / s.
     """
@@ -196,7 +196,7 @@ def reduce_number(number: int, operation: Any = torch.distributed.ReduceOp.SUM) 
 
 
 def gather_on_first_rank(value: T) -> list[T]:
-    """Return the values of all ranks on rank 0, and an empty list on other ranks."""
+    """Return the values from all ranks on rank 0, and an empty list on other ranks."""
     if torch.distributed.get_rank() == 0:
         values = [value] * torch.distributed.get_world_size()
     else:
@@ -239,13 +239,13 @@ def run_on_first_rank(action: Callable[[], T]) -> T:
 # Interval in seconds at which rank 0 reports that it is alive while it works alone
 SIGN_SECONDS = 5.0
 PROGRESS_SECONDS = 60.0
-# Number of times per second that all ranks together check rank 0's store
+# How many times per second all ranks together check the store on rank 0
 CHECKS_PER_SECOND = 200.0
 _long_actions = itertools.count()
 
 
 def run_long_on_first_rank(action: Callable[[], T], description: str, silence_seconds: float) -> T:
-    """Run an action on the first rank, even if it takes longer than the process groups' timeout.
+    """Run an action on the first rank, even if it takes longer than the process group timeout.
 
     The other ranks poll the store instead of waiting in a collective. They give up if rank 0 has
     not reported for `silence_seconds`.
@@ -331,9 +331,9 @@ def _wait_for_first(
 
 
 RENDEZVOUS_MARGIN_SECONDS = 5
-"""Extra seconds after torch's own timeout.
+"""Extra seconds after the timeout in torch.
 
-torch's timeout does not cover a server that accepts a connection and never answers.
+That timeout does not cover a server that accepts a connection and never answers.
 """
 
 _RENDEZVOUS_CAUSES = {
@@ -344,7 +344,7 @@ _RENDEZVOUS_CAUSES = {
     "timed out": RendezvousCause.RANK_0_SILENT,
     "connection refused": RendezvousCause.NOTHING_LISTENS,
 }
-"""The cause for each pattern in torch's message. The first pattern that matches applies."""
+"""The cause for each pattern in a message from torch. The first pattern that matches applies."""
 
 
 @contextlib.contextmanager

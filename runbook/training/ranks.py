@@ -1,4 +1,4 @@
-"""Ranks and devices: a process's position in its job, and the device that it computes on.
+"""Ranks and devices: which process in the job this is, and the device that it computes on.
 
 This module does not import torch.
 """
@@ -19,7 +19,7 @@ from runbook.training.messages import TrainingMessage
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among all processes of the job."""
+    """This process among all processes in the job."""
 
     rank: int
     world_size: int
@@ -49,10 +49,10 @@ _LAUNCHERS = {
 
 
 def ranks_from(environment: Mapping[str, str]) -> Ranks:
-    """Return the rank and world size from the launcher's variables.
+    """Return the rank and world size from variables set by the launcher.
 
     Without a launcher there is only one rank. SLURM_PROCID alone does not prove that there is a
-    launcher, because a batch script, which is not a task of a step, has this variable too.
+    launcher, because a batch script, which is not a task in a step, has this variable too.
 
     >>> ranks_from({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_ADDR": "n1",
     ... "MASTER_PORT": "29500"})
@@ -130,7 +130,7 @@ def first_host(nodelist: str) -> str:
 def die_with_launcher(ranks: Ranks) -> None:
     """Ask Linux to kill this process when the launcher dies.
 
-    Otherwise ranks would continue computing after their job has ended.
+    Otherwise ranks would continue computing after the job has ended.
 
     A process that was started alone keeps running when its shell ends, so that people can detach
     it.
@@ -152,11 +152,11 @@ def die_with_launcher(ranks: Ranks) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-# The plan's device for a site without accelerators. Every other value names an accelerator
+# The device in plans for a site without accelerators. Every other value names an accelerator
 CPU = "cpu"
 
 HIDDEN_BY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-"""Variables of CUDA and ROCm that hide every GPU from torch if they are empty."""
+"""Variables for CUDA and ROCm that hide every GPU from torch if they are empty."""
 
 SHOWN_BY = (*HIDDEN_BY, "ROCR_VISIBLE_DEVICES")
 """Variables that a launcher uses to show each rank only its own GPU."""
@@ -207,9 +207,9 @@ def on_gpu() -> bool:
 
 
 def cores_of_rank(environment: Mapping[str, str] = os.environ) -> int:
-    """Return the number of cores for this rank.
+    """Return how many cores this rank can use.
 
-    Ranks that torchrun has started on this machine share the cores of the process.
+    Ranks that torchrun has started on this machine share the cores given to the process.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -220,7 +220,7 @@ def cores_of_rank(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def own_gpu(local_rank: int, visible: int, environment: Mapping[str, str] = os.environ) -> int:
-    """Return the index of this rank's GPU among the visible GPUs.
+    """Return the index of the GPU for this rank among the visible GPUs.
 
     The index is the local rank, or 0 if the launcher shows each rank only one GPU.
 

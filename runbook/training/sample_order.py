@@ -1,4 +1,4 @@
-"""The order of documents and sequences, and each data-parallel replica's part of it."""
+"""The order of documents and sequences, and which part each data-parallel replica uses."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ import numpy
 
 @dataclass(frozen=True)
 class DataParallelShare:
-    """Selects the samples of each global batch that belong to one data-parallel replica."""
+    """Selects the samples in each global batch that belong to one data-parallel replica."""
 
     micro: int
     copies: int
     copy: int
 
     def indices(self, consumed_samples: int, num_microbatches: int) -> Iterator[range]:
-        """Return the sample numbers of each micro-batch of the step after `consumed_samples`.
+        """Return the sample numbers for each micro-batch in the step after `consumed_samples`.
 
         Whatever the number of replicas, a step uses the same samples, which follow
         `consumed_samples`.

@@ -28,7 +28,7 @@ def draw_token(
 ) -> int:
     """Draw one of the most likely tokens.
 
-    Candidates are the smallest set of tokens whose probabilities sum to `top_p`, or the first
+    Candidates are the smallest set of tokens with probabilities that sum to `top_p`, or the first
     `LIKELIEST_TOKENS` if `top_p` is 0. At temperature 0, the most likely token is always taken, and
     small models repeat themselves forever.
     """
@@ -113,7 +113,7 @@ def _check_draw(request: OfflineRequest) -> None:
 
 
 class _Scores:
-    """Scores for the next token of a growing text.
+    """Scores for the next token in a growing text.
 
     Keys and values of up to `cached` earlier tokens are kept.
     """
@@ -124,7 +124,7 @@ class _Scores:
         spec: PhasePlan,
         cached: int,
     ) -> None:
-        # This is imported here, because the training loop draws its sample without this part of
+        # This is imported here, because the training loop draws samples without this part of
         # megatron-core
         from megatron.core.inference.contexts import StaticInferenceContext
 
@@ -135,9 +135,9 @@ class _Scores:
             self._seen = StaticInferenceContext(1, min(cached, spec.model.shape.positions))
 
     def after(self, ids: list[int]) -> torch.Tensor:
-        """Return a score for every token of the vocabulary.
+        """Return a score for every token in the vocabulary.
 
-        A text longer than the model's context is truncated at its beginning.
+        A text longer than the context is truncated at the beginning.
         """
         window = ids[-self._model.shape.positions :]
         if len(window) < len(ids):

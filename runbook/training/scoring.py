@@ -1,7 +1,7 @@
 """Computes the likelihood of texts under a model, in any layout, for `offline score`.
 
-The module uses the plan's tensor and pipeline parallelism, and the replicas share the texts.
-Everything is computed in float32, with the optimizer's float32 weights if the checkpoint has them.
+Tensor and pipeline parallelism are as planned, and the replicas share the texts. Everything is
+computed in float32, with the float32 weights from the optimizer if the checkpoint has them.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ BATCH_TOKENS = 1024
 
 
 def in_float32(spec: PhasePlan) -> PhasePlan:
-    """Return the plan of the same model in float32, without options that only training needs."""
+    """Return the plan for the same model in float32, without options that only training needs."""
     precision = dataclasses.replace(spec.precision, format="fp32", fp8="none")
     return dataclasses.replace(
         spec,
@@ -58,14 +58,14 @@ class Scorer:
     def log_likelihoods(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[tuple[float, bool]]:
         """Score each continuation of a context.
 
-        Return its log probability, and whether each of its tokens is the most likely one.
+        Return the log probability, and whether each token in it is the most likely one.
         """
         copies = parallel_state.get_data_parallel_world_size()
         copy = parallel_state.get_data_parallel_rank()
         own_scores: dict[int, tuple[float, bool]] = {}
         lengths = [len(context) + len(continuation) for context, continuation in pairs]
-        # Texts longer than the model's positions are truncated at the beginning. One additional
-        # token is kept, because the last token is only predicted and needs no position.
+        # Texts with more tokens than positions in the model are truncated at the beginning. One
+        # additional token is kept, because the last token is only predicted and needs no position.
         longest = self.spec.model.shape.positions + 1
         for chosen in _batches(lengths)[copy::copies]:
             texts = []
@@ -89,7 +89,7 @@ class Scorer:
         return [scores_of_all[index] for index in sorted(scores_of_all)]
 
     def _logits(self, texts: list[Ids]) -> Any:
-        """Return scores [text, position, token of the vocabulary], or None on earlier stages."""
+        """Return scores [text, position, token in the vocabulary], or None on earlier stages."""
         length = max(map(len, texts))
         padded = [[*text, *[0] * (length - len(text))] for text in texts]
         ids = torch.tensor(padded, device=device())
@@ -112,7 +112,7 @@ class Scorer:
 
 
 def _likelihood(scores: torch.Tensor, tokens: list[int]) -> tuple[float, bool]:
-    """Return the log probability of these tokens, and whether each of them is the most likely.
+    """Return the log probability of these tokens, and whether each one is the most likely.
 
     `scores` [token, vocabulary] are log probabilities.
     """

@@ -22,7 +22,7 @@ from runbook.plan_file.token_index import (
 from runbook.training.messages import TrainingMessage
 
 SCANNED_BYTES = 2**30
-"""Bytes of a .bin file that are scanned for ids outside the vocabulary.
+"""How many bytes in a .bin file are scanned for ids outside the vocabulary.
 
 In longer files, the scanned blocks are spread over the whole length. The training loop also checks
 every batch that it reads.
@@ -31,7 +31,7 @@ every batch that it reads.
 
 @dataclass(frozen=True)
 class TokenFile:
-    """A pair of .bin and .idx files whose sizes agree."""
+    """A pair of .bin and .idx files with consistent sizes."""
 
     prefix: Path
     dtype: numpy.dtype[Any]
@@ -130,7 +130,7 @@ def _checked(spec: PhasePlan, prefix: str, scanned: int) -> TokenFile:
 
 
 def open_pair(prefix: Path) -> TokenFile:
-    """Open a pair of .bin and .idx files.
+    """Open a .bin and .idx pair.
 
     The index must be complete, and the .bin must have the size that the index states.
     """
@@ -271,7 +271,7 @@ def highest_token(file: TokenFile, scanned: int) -> tuple[int, int]:
 
 
 def _blocks(size: int, scanned: int, block: int = 2**24) -> Iterator[tuple[int, int]]:
-    """Return the starts and lengths of blocks that cover the file or are spread evenly over it."""
+    """Yield (start, length) for blocks that cover the file or are spread evenly over it."""
     starts = list(range(0, size, block))
     if size > scanned:
         count = max(2, scanned // block)

@@ -1,6 +1,6 @@
-"""The log of a training run, its alarms, and its TensorBoard events.
+"""Writes the training log and TensorBoard events, and sends alarms.
 
-The log consists of lines in Megatron-LM's format, metrics.jsonl and events.jsonl.
+The log consists of lines as in Megatron-LM, metrics.jsonl and events.jsonl.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ class StepRecord:
     memory_bytes: int
     global_batch: int
     communication_seconds: float | None
-    # Seconds of the forward and backward passes, and of the optimizer (on a GPU, of the previous
+    # Seconds for the forward and backward passes, and for the optimizer (on a GPU, in the previous
     # step). Empty for a skipped step
     parts: dict[str, float]
     # Other numbers from the engine, by their names in metrics.jsonl
@@ -60,7 +60,7 @@ class TrainingLog:
         self.ranks = ranks
         self.segment = 0
         self.measured_tflops = spec.log.measured_tflops
-        """TFLOP/s of a large matmul on this machine; 0 if not measured."""
+        """TFLOP/s in a large matmul on this machine; 0 if not measured."""
         self._unwritable: set[Path] = set()
         self._interval: list[StepRecord] = []
         self._board: Any = None
@@ -95,7 +95,7 @@ class TrainingLog:
             self.alerts.send_event(record)
 
     def earlier_starts(self) -> int:
-        """Return the number of earlier segments of this training run, from events.jsonl.
+        """Return the number of earlier segments in this training run, from events.jsonl.
 
         A segment begins with a start or a rollback. Call this on rank 0 only.
         """
@@ -103,7 +103,7 @@ class TrainingLog:
         return names.count("started") + names.count("rolled_back")
 
     def rolled_back(self) -> list[list[int]]:
-        """Return the first and last samples of the steps that were rolled back, from events.jsonl.
+        """Return the first and last samples in each step that was rolled back, from events.jsonl.
 
         Call this on rank 0 only.
         """
@@ -115,7 +115,7 @@ class TrainingLog:
         return sample_ranges
 
     def earlier_events(self) -> list[dict[str, Any]]:
-        """Return the events of this phase since the last "begun". Call this on rank 0 only.
+        """Return the events in this phase since the last "begun". Call this on rank 0 only.
 
         The event "begun" means that an earlier training run was moved away.
         """
@@ -137,7 +137,7 @@ class TrainingLog:
         return events
 
     def recent_steps(self, iteration: int) -> list[RecentStep]:
-        """Return this run's most recent steps up to an iteration, which show its usual values.
+        """Return the most recent steps up to an iteration, to know which values are usual.
 
         Call this on rank 0 only.
         """
@@ -192,7 +192,7 @@ class TrainingLog:
             steps.clear()
 
     def rank_times(self, times: ExchangedTimes) -> None:
-        """Write each rank's times since the last exchange to rank_times.jsonl, with four digits."""
+        """Write the rank times since the last exchange to rank_times.jsonl, with four digits."""
         if self.ranks.is_last and self.ranks.world_size > 1:
             seconds = [float(f"{value:.4g}") for value in times.seconds]
             line = {
@@ -269,7 +269,7 @@ class TrainingLog:
             self._append(self.spec.log.samples, record)
 
     def close(self) -> None:
-        """Flush TensorBoard's file, and wait briefly for alarms and trackers."""
+        """Flush the TensorBoard file, and wait briefly for alarms and trackers."""
         self.alerts.close()
         self._trackers.close()
         if self._board is not None:
@@ -314,7 +314,7 @@ def training_line(
     tflops: float,
     moment: datetime.datetime,
 ) -> str:
-    """Return the log line of megatron-core 0.16 with `--log-throughput`.
+    """Return the log line that megatron-core 0.16 prints with `--log-throughput`.
 
     `step` has averages since the previous line.
     """
@@ -348,5 +348,5 @@ def validation_lines(iteration: int, loss: float) -> str:
 
 
 def perplexity(loss: float) -> float:
-    """Return the exponential of the loss, with Megatron-LM's cap."""
+    """Return the exponential of the loss, capped as in Megatron-LM."""
     return math.exp(min(20.0, loss))

@@ -1,1 +1,1 @@
-"""Facts about a node, each with a name and a text, by which the nodes of a job are compared."""
+"""Facts about a node, each with a name and a text, used to compare the nodes in a job."""

@@ -1,4 +1,4 @@
-"""Facts about the variables of a job's program."""
+"""Facts about environment variables, as seen by a program in the job."""
 
 import hashlib
 import os
@@ -8,9 +8,9 @@ from pathlib import Path
 from runbook.node_checks.answers import Facts
 
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH|COOKIE", re.IGNORECASE)
-"""Names of variables whose value may be a secret. Only a checksum of the value is written."""
+"""Matches variable names that suggest a secret. Only a checksum of the value is written."""
 CREDENTIALS = re.compile(r"://[^/\s@]+@")
-"""An address that contains a user or password, such as that of a proxy or a database."""
+"""An address that contains a user or password, such as for a proxy or a database."""
 LONGEST_VALUE = 2000
 
 

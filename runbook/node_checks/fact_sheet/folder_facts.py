@@ -1,4 +1,4 @@
-"""Facts about the file systems of the folders that a training run uses."""
+"""Facts about the file systems used in a training run."""
 
 import os
 import statistics
@@ -14,7 +14,7 @@ OPENED_FILES = 60
 
 
 def look_at_mounts(folders: list[Path]) -> Facts:
-    """Return type, options, size and mode of the file system of each folder."""
+    """Return type, options, size and mode of the file system under each folder."""
     roles = {
         "HOME": Path("~").expanduser(),
         "temporary folder": Path(tempfile.gettempdir()),
@@ -53,7 +53,7 @@ def _facts_of(role: str, folder: Path) -> Facts:
 
 
 def look_at_opening_files() -> Facts:
-    """Return the median milliseconds to open a file of Python's packages for the second time."""
+    """Return the median milliseconds to open a file in a Python package for the second time."""
     names: list[Path] = []
     for path in Path(sysconfig.get_paths()["purelib"]).glob("*/*.py"):
         names.append(path)

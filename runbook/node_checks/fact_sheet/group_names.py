@@ -1,9 +1,9 @@
-"""Names of the groups of facts, as they appear in a node's answer."""
+"""Names for groups of facts, as they appear in the answer from a node."""
 
 from enum import StrEnum
 
 PREFIX = "facts: "
-"""Prefix of the name of the part that holds a group's facts."""
+"""Prefix for the name of a part with the facts in a group."""
 
 
 class FactGroup(StrEnum):

@@ -1,4 +1,4 @@
-"""The function that collects each group of facts."""
+"""Defines which function collects each group of facts."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,7 @@ GROUP_SECONDS = 15.0
 
 
 def looks_at(folders: list[Path]) -> dict[FactGroup, Callable[[], Facts]]:
-    """Return the function of each group. The folders' file systems may hang, so they come last."""
+    """Return the function for each group. File systems may hang, so they come last."""
     return {
         FactGroup.SYSTEM: look_at_system,
         FactGroup.LIMITS: look_at_all_limits,
@@ -36,6 +36,6 @@ def looks_at(folders: list[Path]) -> dict[FactGroup, Callable[[], Facts]]:
 
 
 def ask_facts(rung: Rung, folders: list[Path]) -> None:
-    """Write the facts of each group."""
+    """Write the facts in each group."""
     for group, look in looks_at(folders).items():
         rung.ask(group.part, look, GROUP_SECONDS)

@@ -1,4 +1,4 @@
-"""Facts about a node's interfaces, routes and resolver."""
+"""Facts about the interfaces, routes and resolver on a node."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ COMMAND_SECONDS = 5
 
 
 def look_at_network() -> Facts:
-    """Return the MTU and state of each interface, the routes, and the settings of the resolver."""
+    """Return MTU and state for each interface, the routes, and the resolver settings."""
     facts: Facts = {}
     for _, name in sorted(socket.if_nameindex()):
         if VIRTUAL.match(name):
@@ -38,8 +38,8 @@ def look_at_network() -> Facts:
 def routes(text: str) -> str:
     r"""Return the interface and mask in each line of /proc/net/route, in order.
 
-    Nodes in different racks have different networks, but the number and sizes of the networks are
-    the same.
+    Nodes in different racks have different networks, but the same number of networks with the same
+    sizes.
 
     >>> routes("Iface Destination ...\neth0 0042000A 0 1 0 0 0 00FFFFFF")
     'eth0 00FFFFFF'
@@ -53,7 +53,7 @@ def routes(text: str) -> str:
 
 
 def route_metrics(text: str) -> str:
-    """Return the connection settings in the routes of `ip route show`.
+    """Return the connection settings in the routes printed by `ip route show`.
 
     >>> route_metrics("10.0.0.0/24 dev eth0 src 10.0.0.2 advmss 88; default via 10.0.0.1")
     'advmss 88'
@@ -73,7 +73,7 @@ def _addresses(name: str) -> str:
 
 
 def _output(*words: str) -> str:
-    """Return a program's output on one line, or '' if it is missing or fails."""
+    """Return the output from a program on one line, or '' if the program is missing or fails."""
     program = shutil.which(words[0], path="/usr/sbin:/sbin:/usr/bin:/bin")
     if program is None:
         return ""

@@ -1,4 +1,4 @@
-"""Facts about the programs on PATH, the installed packages, and the devices of a node."""
+"""Facts about programs on PATH, installed packages, and devices on a node."""
 
 import shutil
 import subprocess
@@ -27,7 +27,7 @@ PROGRAMS = (
     "tar",
 )
 ASKED = ("gcc", "g++", "ld", "ninja", "nvcc", "hipcc")
-"""Programs that compile extensions and kernels. Each of them is started once."""
+"""Programs that compile extensions and kernels. Each one is started once."""
 PROGRAM_SECONDS = 8
 DEVICES = (
     "nvidia*",
@@ -45,7 +45,7 @@ MODULES = (
     *("nvidia", "nvidia_uvm", "nvidia_peermem", "gdrdrv", "amdgpu"),
     *("mlx5_core", "ib_uverbs", "rdma_cm", "lustre", "fuse", "xpmem", "knem", "cxi_core"),
 )
-"""Drivers of accelerators, fabrics and file systems."""
+"""Drivers for accelerators, fabrics and file systems."""
 
 
 def look_at_all_programs() -> Facts:
@@ -63,7 +63,7 @@ def look_at_all_programs() -> Facts:
 
 
 def version_line(path: str) -> str:
-    """Return the first line of a program's version, or the reason why it does not start."""
+    """Return the first line that a program prints as its version, or why it does not start."""
     try:
         ended = run_program([path, "--version"], PROGRAM_SECONDS)
     except subprocess.TimeoutExpired:
@@ -79,7 +79,7 @@ def look_at_packages() -> Facts:
 
 
 def look_at_all_devices() -> Facts:
-    """Return the device files and drivers of accelerators and fabrics."""
+    """Return the device files and drivers for accelerators and fabrics."""
     facts: Facts = {}
     for pattern in DEVICES:
         for path in sorted(Path("/dev").glob(pattern)):

@@ -1,4 +1,4 @@
-"""Facts about the kernel's settings (sysctl)."""
+"""Facts about kernel settings (sysctl)."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ PATTERNS = (
 
 
 def look_at_all_settings() -> Facts:
-    """Return each setting that can be read, by its name in sysctl."""
+    """Return each setting that can be read, by sysctl name."""
     facts: Facts = {}
     for pattern in PATTERNS:
         for path in sorted(SETTINGS.glob(pattern)):

@@ -1,4 +1,4 @@
-"""Facts about a node's kernel, processor and memory, and about the limits of a process."""
+"""Facts about kernel, processor and memory on a node, and about process limits."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ OF_ONE_MACHINE = (
     "BOOTIF=",
     "rd.",
 )
-"""Prefixes of words in a kernel's command line that name a disk or an address of the machine."""
+"""Prefixes of words in the kernel command line that name a disk or an address on this machine."""
 FILES = {
     "clock source": Path("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
     "frequency governor": PROCESSORS / "cpu0/cpufreq/scaling_governor",
@@ -67,7 +67,7 @@ def look_at_system() -> Facts:
 
 
 def command_line(text: str) -> str:
-    """Return the words of a kernel's command line that do not name a disk or an address.
+    """Return the words in a kernel command line that do not name a disk or an address.
 
     >>> command_line("BOOT_IMAGE=/vmlinuz root=UUID=1234 ro mitigations=off")
     'ro mitigations=off'
@@ -76,7 +76,7 @@ def command_line(text: str) -> str:
 
 
 def _remove_ipc() -> str:
-    """Return logind's RemoveIPC as its files set it. A later file replaces an earlier one's value."""
+    """Return RemoveIPC as set in the logind files. Values in later files replace earlier ones."""
     files = [LOGIN_SETTINGS, *sorted(LOGIN_SETTINGS.with_name("logind.conf.d").glob("*.conf"))]
     values = [_fields(_text(path).replace("=", ":"), ("RemoveIPC",)) for path in files]
     stated = [value["RemoveIPC"] for value in values if value]
@@ -84,7 +84,7 @@ def _remove_ipc() -> str:
 
 
 def look_at_all_limits() -> Facts:
-    """Return each limit of the process, soft and hard."""
+    """Return each limit on the process, soft and hard."""
     facts: Facts = {}
     for name in dir(resource):
         if name.startswith("RLIMIT_"):
@@ -114,7 +114,7 @@ def _fields(text: str, names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _text(path: Path) -> str:
-    """Return the content of a kernel file, or the reason why it cannot be read."""
+    """Return the content of a kernel file, or why it cannot be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError as error:

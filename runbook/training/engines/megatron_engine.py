@@ -355,14 +355,14 @@ def _forward_loss(
 
     def loss_to_report(losses: torch.Tensor) -> tuple[torch.Tensor, ...]:
         # The loss to differentiate, which the schedule divides by the number of micro-batches, and
-        # a copy to report. The schedule multiplies the loss by the number of pieces of a sequence.
+        # a copy to report. The schedule multiplies the loss by the number of pieces in a sequence.
         mean = engine.mean_loss(losses, batch["loss_mask"])
         pieces = parallel_state.get_context_parallel_world_size()
         reported = mean.detach().clone()
         return mean / pieces, reported
 
     def loss_of_part(losses: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        # These are the schedule's operations in the schedule's order, so the result is
+        # These are the same operations as in the schedule, in the same order, so the result is
         # bit-identical. The schedule itself would divide by the number of micro-batches in this
         # part.
         loss, reported = loss_to_report(losses)

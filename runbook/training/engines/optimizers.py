@@ -1,4 +1,4 @@
-"""The optimizer of each engine, configured by the plan's `optimizer`."""
+"""The optimizer for each engine, configured by `optimizer` in the plan."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def shares_optimizer(spec: PhasePlan) -> bool:
 
 
 def _megatron_config(spec: PhasePlan) -> OptimizerConfig:
-    """Return the arguments for megatron-core's Adam and its loss scale."""
+    """Return the arguments for Adam in megatron-core and for the loss scale."""
     return OptimizerConfig(
         optimizer="adam",
         lr=spec.learning_rate.peak,
@@ -42,7 +42,7 @@ def _megatron_config(spec: PhasePlan) -> OptimizerConfig:
 
 
 def megatron_optimizer(spec: PhasePlan, chunks: list[Any]) -> Any:
-    """Return megatron-core's optimizer for the chunks of a model."""
+    """Return the megatron-core optimizer for the chunks of a model."""
     optimizer = get_megatron_optimizer(
         _megatron_config(spec), chunks, use_gloo_process_groups=False
     )
@@ -51,7 +51,7 @@ def megatron_optimizer(spec: PhasePlan, chunks: list[Any]) -> Any:
 
 
 def inner_optimizer(optimizer: Any) -> Any:
-    """Return the single optimizer in megatron-core's chain of optimizers."""
+    """Return the single optimizer in the chain that megatron-core creates."""
     chained = getattr(optimizer, "chained_optimizers", [optimizer])
     assert len(chained) == 1, "a dense model has one optimizer"
     return chained[0]
@@ -67,7 +67,7 @@ def _use_fused_adam(adam: Any) -> None:
 
 
 def deepspeed_adam(spec: PhasePlan, gpt: torch.nn.Module) -> torch.optim.AdamW:
-    """Return AdamW with Megatron's two parameter groups: only matrices have weight decay."""
+    """Return AdamW with the same two parameter groups as in Megatron: only matrices decay."""
     decaying = []
     others = []
     for name, weight in gpt.named_parameters():

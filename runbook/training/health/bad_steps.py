@@ -1,4 +1,4 @@
-"""Decides whether to skip, roll back or stop after a step whose loss or gradients are bad.
+"""Decides whether to skip, roll back or stop after a step with a bad loss or bad gradients.
 
 A loss is bad if it is not finite or has jumped, and a gradient norm is bad if it is not finite.
 """
@@ -25,7 +25,7 @@ class BadStep:
     """Key in the run file's `training` section that sets the policy."""
 
     def as_event(self) -> dict[str, object]:
-        """Return the step, what was wrong with it, and its samples as fields for events.jsonl."""
+        """Return the fields for events.jsonl: the step, what was wrong with it, and its samples."""
         samples = list(range(self.first_sample, self.last_sample + 1))
         facts = {
             **vars(self),
@@ -67,11 +67,11 @@ class BadStepPolicy:
         self.rollbacks = 0
 
     def policy(self, bad: BadStep) -> str:
-        """Return the plan's policy for this step: a `NanPolicy` or a `SpikePolicy`."""
+        """Return the planned policy for this step: a `NanPolicy` or a `SpikePolicy`."""
         return str(getattr(self._limits, bad.key))
 
     def needs_checkpoint(self, bad: BadStep) -> bool:
-        """Return whether the action depends on the existence of a checkpoint."""
+        """Return whether the action depends on whether there is a checkpoint."""
         return self.policy(bad) == "rollback"
 
     def action(self, bad: BadStep, *, has_checkpoint: bool) -> str:
@@ -109,9 +109,9 @@ class BadStepPolicy:
         return error
 
     def _why_stopped(self, bad: BadStep) -> Statement:
-        """Return the reason why the policy ends the training.
+        """Return why the policy ends the training.
 
-        An unknown policy also ends the training, and the reason is then its name.
+        An unknown policy also ends the training; its name is then the reason.
         """
         policy = self.policy(bad)
         if policy == "skip":

@@ -1,4 +1,4 @@
-"""Heartbeats of the ranks, which show what each rank is doing.
+"""Heartbeats from the ranks, used to see what each rank is doing.
 
 All heartbeats on a machine share a small file that stays open, so reading and writing need no path
 look-up.
@@ -24,9 +24,9 @@ from runbook.training.health.stacks import STACK_SIGNAL, own_stacks
 
 FOLDER_VARIABLE = "RUNBOOK_JOB_FOLDER"
 HEARTBEAT_SECONDS = 0.5
-"""Time between two heartbeats of a rank.
+"""Time between two heartbeats from a rank.
 
-Jobs have a different interval, which is BEAT_SECONDS in `jobs/job_folder.py`.
+Jobs use a different interval, which is BEAT_SECONDS in `jobs/job_folder.py`.
 """
 
 
@@ -42,22 +42,22 @@ class Heartbeat:
     start: int
     # The current step, or 0 before the first step
     step: int = 0
-    # The rank's activity, which is a step, an evaluation, a save, or something between these
+    # What the rank is doing: a step, an evaluation, a save, or something between these
     activity: str = "starting"
     # Innermost source line that the main thread is executing
     where: str = ""
     steps: int = 0  # Complete steps since the first one
     # Seconds since boot, which a clock change does not affect
     uptime: float = 0.0
-    # Seconds since boot at the last change of the step, the activity or a count
+    # Seconds since boot when the step, the activity or a count last changed
     still: float = 0.0
-    # How long the other ranks may wait for this rank during its activity
+    # How long the other ranks may wait for this rank during this activity
     limit: float = 0.0
-    # File on the rank's machine that its stacks can be read from
+    # File on the machine of this rank from which its stacks can be read
     stacks: str = ""
     # Number of collectives per process group, and of messages per direction
     entered: dict[str, int] = field(default_factory=dict)
-    # Output of PyTorch's flight recorder for a stuck rank
+    # Output from the PyTorch flight recorder for a stuck rank
     collectives: str = ""
     # Whether the rank is inside a call that starts a collective; the call has not returned
     inside: bool = False
@@ -66,7 +66,7 @@ class Heartbeat:
     def age(self) -> float:
         """Return the seconds since this heartbeat.
 
-        Only the rank's own machine can compute this age.
+        This age can only be computed on the machine that the rank runs on.
         """
         return uptime() - self.uptime
 
@@ -95,7 +95,7 @@ def process_start_ticks(pid: int) -> int:
 
 
 def process_fields(pid: int) -> list[str]:
-    """Return the fields of /proc/<pid>/stat after the process name, beginning with its state.
+    """Return the fields in /proc/<pid>/stat after the process name, beginning with the state.
 
     The list is empty if the process does not exist.
     """
@@ -112,7 +112,7 @@ STALE_SECONDS = 5.0
 
 
 class HeartbeatFile:
-    """The heartbeats of all ranks on a machine, in shared memory with a slot for each rank.
+    """Heartbeats from all ranks on a machine, in shared memory with a slot for each rank.
 
     The file is opened once and then read and written in place. So even many ranks hardly load the
     file system. If the machine has no /dev/shm, the file is in the temporary folder.
@@ -132,14 +132,14 @@ class HeartbeatFile:
         self._descriptor = os.open(self.path, flags, 0o600)
 
     def write(self, beat: Heartbeat) -> None:
-        """Write a heartbeat into its rank's slot. A full disk does not end the training."""
+        """Write a heartbeat to the slot for its rank. A full disk does not end the training."""
         with contextlib.suppress(OSError):
             os.pwrite(
                 self._descriptor, as_slot(asdict(beat)), (beat.rank - self.ranks.start) * SLOT_BYTES
             )
 
     def read(self) -> list[Heartbeat]:
-        """Return the newest heartbeat of each rank that has written one and is still running."""
+        """Return the newest heartbeat from each rank that has written one and is still running."""
         with contextlib.suppress(OSError):
             content = os.pread(self._descriptor, len(self.ranks) * SLOT_BYTES, 0)
             beats = [Heartbeat(**values) for values in read_slots(content)]
@@ -162,7 +162,7 @@ class HeartbeatFile:
 
 
 class HeartbeatWriter:
-    """Writes this rank's heartbeat, which costs the training loop two assignments per step.
+    """Writes the heartbeat for this rank, which costs the training loop two assignments per step.
 
     Without a file, the heartbeat is never written.
     """
@@ -180,7 +180,7 @@ class HeartbeatWriter:
         self._file = file
         pid = os.getpid()
         self._beat = Heartbeat(rank, socket.gethostname(), pid, process_start_ticks(pid))
-        # Number of steps that take as long as the current activity
+        # How many steps would take as long as the current activity
         self._work = 0
         self._first_step = 0
         self._began = self._changed = uptime()
@@ -196,7 +196,7 @@ class HeartbeatWriter:
             self._stacks = os.fdopen(os.memfd_create(f"stacks-{self.rank}"), "w+", encoding="utf-8")
             self._beat.stacks = f"/proc/{os.getpid()}/fd/{self._stacks.fileno()}"
         else:
-            self._stacks = tempfile.NamedTemporaryFile(  # noqa: SIM115 (open for the program's life)
+            self._stacks = tempfile.NamedTemporaryFile(  # noqa: SIM115 (open until exit)
                 "w+", prefix="runbook-stacks-", encoding="utf-8"
             )
             self._beat.stacks = self._stacks.name
@@ -250,7 +250,7 @@ class HeartbeatWriter:
         self._began = moment
 
     def current(self) -> Heartbeat:
-        """Return this rank's current heartbeat."""
+        """Return the current heartbeat for this rank."""
         moment = uptime()
         beat = self._beat
         entered = self.entered()
@@ -274,7 +274,7 @@ class HeartbeatWriter:
         )
 
     def write(self, beat: Heartbeat | None = None) -> None:
-        """Write this rank's slot in the file."""
+        """Write to the slot for this rank in the file."""
         if self._file is not None:
             self._file.write(beat or self.current())
 

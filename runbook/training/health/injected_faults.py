@@ -1,7 +1,7 @@
 """Points in the trainer where a drill can inject a fault into a rank.
 
 They do nothing if the environment variable RUNBOOK_FAULTS is not set.
-`runbook/tools/drills/faults.py` describes this variable's values and their effects.
+`runbook/tools/drills/faults.py` describes what this variable can contain, and the effects.
 """
 
 import importlib
@@ -28,7 +28,7 @@ class NoFaults:
         return loss
 
     def begin_computation(self, iteration: int, number: int) -> None:
-        """Called before a part of a step is computed.
+        """Called before part of a step is computed.
 
         `number` is 0 for the first computation and 1, 2 ... for repetitions, or -1 if the
         computation is for another replica.
@@ -37,20 +37,21 @@ class NoFaults:
     def flipped_bit(self, part: str, layer: int) -> tuple[int, int] | None:
         """Return the element and the bit to flip in a tensor, or None to flip nothing.
 
-        The tensor belongs to a part of the step that is computed more than once.
+        The tensor belongs to a part that is computed more than once.
         """
         return None
 
     def save(self, boundary: str) -> None:
-        """Called when a save reaches the boundary between two of its parts."""
+        """Called when a save reaches the boundary between two parts."""
 
 
 armed = NoFaults()
-"""The faults of this rank. The trainer sets them as soon as it knows which rank it is."""
+"""The faults injected into this rank. The trainer sets them as soon as it knows which rank it is.
+"""
 
 
 def faults_from(environment: Mapping[str, str], rank: int) -> NoFaults:
-    """Return the faults that the environment variable sets for this rank and this job's folder."""
+    """Return the faults that the environment variable sets for this rank and job folder."""
     faults = NoFaults()
     text = environment.get(VARIABLE, "")
     if text:

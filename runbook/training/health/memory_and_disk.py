@@ -1,6 +1,6 @@
 """Detects during a training run that memory or disk space is running out.
 
-The module watches each rank's memory for leaks, and the file system of the checkpoints.
+It watches for memory leaks on each rank, and for too little space on the checkpoint file system.
 """
 
 import os
@@ -36,7 +36,7 @@ CALM_SHARE = 0.9
 
 
 class MemoryWatch:
-    """Watches this rank's memory for a leak. Only the rank that leaks fastest reports it."""
+    """Watches for a memory leak on this rank. Only the rank that leaks fastest reports it."""
 
     def __init__(self, spec: PhasePlan) -> None:
         self.spec = spec
@@ -49,7 +49,7 @@ class MemoryWatch:
         self._reported = 0.0  # Bytes per step
 
     def look(self, iteration: int, seconds: float) -> None:
-        """Record this rank's memory use after a step."""
+        """Record how much memory this rank uses after a step."""
         held_bytes = {"host": host_bytes()}
         if on_gpu():
             held_bytes["device"] = torch.cuda.memory_allocated()
@@ -70,7 +70,7 @@ class MemoryWatch:
         if bytes_per_step <= max(self.bytes_per_step, AGAIN_FACTOR * self._reported):
             return
         if name == "host":
-            # All processes of a machine share its memory, and they usually leak at the same rate.
+            # All processes on a machine share its memory, and they usually leak at the same rate.
             processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             bytes_left = host_bytes_left()
         else:
@@ -98,7 +98,7 @@ class MemoryWatch:
         self.bytes_per_step = bytes_per_step
 
     def agree(self, bytes_per_step: list[float]) -> Iterator[Alarm]:
-        """Yield this rank's alarm if its leak is the fastest of all ranks.
+        """Yield an alarm from this rank if it leaks fastest among all ranks.
 
         `bytes_per_step` is the growth on each rank.
         """
@@ -117,7 +117,7 @@ class MemoryWatch:
 
 
 def host_bytes() -> int:
-    """Return the bytes of this process's resident memory, or 0 if they are unknown."""
+    """Return the resident memory used by this process in bytes, or 0 if unknown."""
     try:
         _, resident_pages, *_ = Path("/proc/self/statm").read_text("ascii").split()
     except OSError:
@@ -127,7 +127,7 @@ def host_bytes() -> int:
 
 
 def host_bytes_left() -> int:
-    """Return Linux's estimate of the bytes of memory that are available without swapping."""
+    """Return how many bytes of memory are available without swapping, as estimated by Linux."""
     lines = Path("/proc/meminfo").read_text("ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 
@@ -165,7 +165,7 @@ class DiskWatch:
             usage = shutil.disk_usage(existing)
             saved = saved_iterations(self.folder)
         except OSError:
-            # The next save reports the folder's fault
+            # The next save reports what is wrong with the folder
             return
 
         saves = next_saves(self.spec, iteration)
@@ -236,7 +236,7 @@ def first_without_room(
 ) -> int:
     """Return the iteration of the first save that does not fit on the disk, or 0 if all saves fit.
 
-    This takes into account the space of the saves that are kept until then.
+    This takes into account how much space is used by saves that are kept until then.
     """
     keep = spec.checkpoint.keep
     newest = sorted(saved)[-keep:]

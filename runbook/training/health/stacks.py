@@ -1,7 +1,7 @@
-"""Gets the stacks of a different process on this machine.
+"""Gets the stacks from a different process on this machine.
 
-A stuck rank writes its own stacks. A rank whose watchdog cannot run writes them when it receives a
-signal.
+A stuck rank writes its own stacks. If the watchdog on a rank cannot run, the rank writes them when
+it receives a signal.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 
 STACK_SIGNAL = signal.SIGUSR2
-"""Signal that makes a rank write the stacks of all its threads to its file.
+"""Signal that makes a rank write the stacks of all threads to a file.
 
 The stacks are written without the GIL and without our code. So a rank that still runs Python code
 in another thread can crash, because that thread may free a frame at the moment it is read: send the
@@ -25,7 +25,7 @@ POLL_SECONDS = 0.01
 
 
 def own_stacks() -> str:
-    """Return the stacks of all threads of this process, in the format of faulthandler.
+    """Return the stacks of all threads in this process, in the same format as faulthandler.
 
     The main thread comes first, because it is the one that the other ranks wait for.
     """
@@ -66,13 +66,13 @@ def send_signals(pid: int, *signals: int) -> None:
 
 
 def ask_for_stacks(pid: int, file: Path, seconds: float) -> str:
-    """Let a silent process continue, and return the stacks of all its threads.
+    """Let a silent process continue, and return the stacks of all threads in it.
 
     The result is empty if the process did not write its stacks in time.
 
     faulthandler writes line by line, and on a busy machine the process may wait for a core between
     two lines. The kernel shows when the handler has returned: the signal is no longer pending, and
-    every thread that blocks it already blocked it before.
+    only threads that blocked it before still block it.
     """
     blocked_before = threads_that_block(pid, STACK_SIGNAL)
     send_signals(pid, STACK_SIGNAL, signal.SIGCONT)
@@ -87,7 +87,7 @@ def ask_for_stacks(pid: int, file: Path, seconds: float) -> str:
         with contextlib.suppress(OSError):
             text = file.read_text(encoding="utf-8", errors="replace")
         # The text is complete once it no longer changes and the handler has returned. Without
-        # /proc, the end of the handler cannot be observed, so unchanged text is enough
+        # /proc, it cannot be seen when the handler returns, so unchanged text is enough
         if text and text == before and not is_handling:
             break
 
@@ -100,9 +100,9 @@ def is_pending(pid: int, number: int) -> bool:
 
 
 def threads_that_block(pid: int, number: int) -> set[str]:
-    """Return the threads of a process that block a signal.
+    """Return the threads in a process that block a signal.
 
-    The thread that runs the signal's handler is one of them.
+    The thread that runs the signal handler is one of them.
     """
     names = set()
     for task in Path(f"/proc/{pid}/task").glob("[0-9]*"):

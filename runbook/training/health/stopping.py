@@ -7,7 +7,7 @@ from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 SECONDS_LEFT_VARIABLE = "RUNBOOK_SECONDS_LEFT"
-"""Environment variable that contains the seconds that the job has left when its ranks start.
+"""Environment variable with the number of seconds that the job has left when the ranks start.
 
 The job script sets the variable if it knows the time limit.
 """
@@ -16,12 +16,12 @@ LONGEST_GUESS_SECONDS = 600.0
 
 
 class StopConditions:
-    """Decides when training stops: on a signal, or when the job's time runs out.
+    """Decides when training stops: on a signal, or when the time for the job runs out.
 
-    The training loop checks the conditions between two steps. It keeps a reserve before the job's
-    time limit, so that the last save is complete before the queue kills the job. The reserve is
-    twice the longest save so far plus twice the longest step. Until the first save, a save is
-    assumed to take a twentieth of the job's time.
+    The training loop checks the conditions between two steps. It keeps a reserve before the time
+    limit, to let the last save complete before the queue kills the job. The reserve is twice the
+    longest save so far plus twice the longest step. Until the first save, a save is assumed to take
+    a twentieth of the job time.
     """
 
     def __init__(self) -> None:
@@ -53,11 +53,11 @@ class StopConditions:
         self._measured = True
 
     def reserve(self) -> float:
-        """Return the seconds that are reserved before the job's time limit."""
+        """Return how many seconds are reserved before the time limit."""
         return max(SMALLEST_RESERVE_SECONDS, 2 * self._longest_save + 2 * self._longest_step)
 
     def stop_request(self) -> int:
-        """Return the number of the signal that requested a stop.
+        """Return which signal requested a stop.
 
         Return -1 for a time limit, and 0 if there is no request.
         """
@@ -66,7 +66,7 @@ class StopConditions:
         return -1 if self._clock() else 0
 
     def reason(self, request: int) -> str:
-        """Return the name of a stop request: the signal's name, exit_duration or time_limit."""
+        """Return the name of a stop request: a signal name, exit_duration or time_limit."""
         if request > 0:
             return signal.Signals(request).name
         return self._clock() or "exit_duration"

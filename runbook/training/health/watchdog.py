@@ -1,4 +1,4 @@
-"""The watchdog of one rank.
+"""The watchdog on one rank.
 
 It writes the rank heartbeat, counts collectives, and works with the other watchdogs to find and
 kill a hung rank.
@@ -52,7 +52,7 @@ class Hang:
 def silent_ranks(beats: Sequence[Heartbeat]) -> list[Hang]:
     """Return the ranks on this machine without a recent heartbeat.
 
-    Such a rank is stopped or swapped out, or one of its threads is holding the GIL.
+    Such a rank is stopped or swapped out, or a thread in it is holding the GIL.
     """
     return [
         Hang(beat, beat.age, TrainingMessage.NO_SIGN_OF_LIFE.fill())
@@ -124,11 +124,11 @@ def _late_sender(key: str, count: int, counts: Mapping[int, Mapping[str, int]]) 
 
 @dataclass
 class HangReports:
-    """Reports that machines exchange through the ranks' store once no rank makes progress.
+    """Reports that machines exchange through the shared store once no rank makes progress.
 
-    No files are used. On each machine, the first healthy rank reports the heartbeats of all its
-    ranks. The first machine reads all reports and names the rank that the others are waiting for.
-    That rank's own machine kills it.
+    No files are used. On each machine, the first healthy rank reports the heartbeats from all ranks
+    there. The first machine reads all reports and names the rank that the others are waiting for.
+    The machine that this rank runs on kills it.
     """
 
     world_size: int
@@ -139,7 +139,7 @@ class HangReports:
     _next_look: float = 0.0
 
     def find(self, beats: Sequence[Heartbeat], now: float) -> list[Hang]:
-        """Return this machine's hung ranks. The watchdog calls this method repeatedly."""
+        """Return the hung ranks on this machine. The watchdog calls this method repeatedly."""
         machines = self.world_size // len(self.local)
         machine = self.local.start // len(self.local)
         if len(beats) < len(self.local) or not all(beat.stuck for beat in beats):
@@ -168,7 +168,7 @@ class HangReports:
         return hangs
 
     def _withdraw(self, machine: int) -> None:
-        """Delete this machine's report, because a rank is making progress again."""
+        """Delete the report from this machine, because a rank is making progress again."""
         if not self._next_look:
             return
         self._store.delete_key(f"hang {machine}")
@@ -177,7 +177,7 @@ class HangReports:
         self._next_look = 0.0
 
     def _judge_reports(self, machines: int) -> None:
-        """Publish the hung ranks of all machines, once each machine has reported."""
+        """Publish the hung ranks on all machines, once each machine has reported."""
         keys = [f"hang {number}" for number in range(machines)]
         if not self._store.check(keys):
             return
@@ -189,18 +189,18 @@ class HangReports:
 
 
 STACK_SECONDS = 6.0
-"""Longest wait for the stacks of a hung rank.
+"""Longest wait for stacks from a hung rank.
 
-A rank is killed after 0.6 of a timeout of at least 20 s, so at least 8 s remain until the others
-time out.
+A rank is killed after 0.6 times a timeout that is at least 20 s, so at least 8 s remain until the
+others time out.
 """
 STACK_LINES = 40
 HUNG_EXIT_CODE = 70
-"""Exit code of a rank whose watchdog ended it because its own main thread hung."""
+"""Exit code used when the watchdog ends its own rank because the main thread hung."""
 
 
 class Watchdog:
-    """A thread that writes this rank's heartbeat, and kills a hung rank on this machine."""
+    """A thread that writes the heartbeat for this rank, and kills a hung rank on this machine."""
 
     def __init__(
         self,
@@ -268,7 +268,7 @@ class Watchdog:
             self.look(time.monotonic())
 
     def look(self, now: float) -> None:
-        """Write this rank's heartbeat, and check those of the other ranks on this machine."""
+        """Write the heartbeat for this rank, and check those from other ranks on this machine."""
         if overslept(self._looked, now, HANG_SHARE * self._timeout):
             self._rested_until = now + HANG_SHARE * self._timeout / 2
         self._looked = now
@@ -284,7 +284,7 @@ class Watchdog:
             self._end_hung([own_beat, *others], now)
 
     def _show_stacks(self, own_beat: Heartbeat) -> None:
-        """Write this rank's stacks when the rank gets stuck.
+        """Write the stacks when this rank gets stuck.
 
         No other rank can read them as safely, because only this thread holds the GIL.
         """
@@ -293,9 +293,9 @@ class Watchdog:
         self._has_shown_stacks = own_beat.stuck
 
     def _show_collectives(self, own_beat: Heartbeat) -> None:
-        """Save this rank's record of collectives when the rank gets stuck.
+        """Save the record of collectives when this rank gets stuck.
 
-        The rank heartbeat contains a summary of the record.
+        The heartbeat contains a summary of it.
         """
         if not own_beat.stuck:
             self._shown = ""
@@ -305,7 +305,7 @@ class Watchdog:
         own_beat.collectives = self._shown
 
     def _raise_timeouts(self, limit: float) -> None:
-        """Raise the timeout of the process groups if steps take a long time.
+        """Raise the timeout for the process groups if steps take a long time.
 
         The groups must not end a rank before the watchdog does.
         """
@@ -323,7 +323,7 @@ class Watchdog:
         if own_beat.rank != first_rank:
             return
         hangs = silent or self._find_stuck(beats, now)
-        # The last heartbeat of a silent rank may be out of date
+        # The last heartbeat from a silent rank may be out of date
         step = max(beat.step for beat in beats)
         # This rank ends itself last.
         for hang in sorted(hangs, key=lambda hang: hang.beat.rank == own_beat.rank):
@@ -347,14 +347,14 @@ class Watchdog:
             return []
 
         if self._reports:
-            # The store disappears when rank 0's process ends
+            # The store disappears when the process for rank 0 ends
             with contextlib.suppress(RuntimeError):
                 return self._reports.find(beats, now)
 
         return []
 
     def _has_ended(self, beat: Heartbeat) -> bool:
-        """Return whether a rank's process has ended, even if its parent has not reaped it yet."""
+        """Return whether the process for a rank has ended, even if it has not been reaped yet."""
         if beat.pid in self._killed:
             return True
         # A different start time means that the pid now belongs to a different process; -1 means
@@ -362,7 +362,7 @@ class Watchdog:
         return process_start_ticks(beat.pid) not in (beat.start, -1)
 
     def _stacks(self, beat: Heartbeat, *, is_silent: bool) -> list[str]:
-        """Get and save the stacks of a rank. Only a silent rank has to be asked for its stacks."""
+        """Get and save the stacks from a rank. Only a silent rank has to be asked for them."""
         if is_silent:
             text = self._stacks_of_silent(beat)
         else:
@@ -374,7 +374,7 @@ class Watchdog:
         return text.splitlines()[:STACK_LINES]
 
     def _stacks_of_silent(self, beat: Heartbeat) -> str:
-        """Ask a rank for its stacks. A stopped rank must run for a moment so that it can write."""
+        """Ask a rank for its stacks. A stopped rank must run for a moment to write them."""
         stopped = process_fields(beat.pid)[:1] == ["T"]
         text = ask_for_stacks(beat.pid, Path(beat.stacks), STACK_SECONDS)
         # Otherwise the rank would continue to train, and the new steps would be lost when it is
@@ -402,7 +402,7 @@ class Watchdog:
             f"{hang.why} for {hang.seconds:.0f} s "
             f"(limit {beat.limit:.0f} s, {beat.activity}); it is ended. Its stacks: {stacks}"
         )
-        # Save the collectives of the hung rank, and of one rank that waits for it.
+        # Save the collectives from the hung rank, and from one rank that waits for it.
         collectives = {}
         lines = []
         for recorded in (beat, own_beat):
@@ -444,7 +444,7 @@ def overslept(looked: float, now: float, limit: float) -> bool:
 
 
 def make_watchdog(spec: PhasePlan, ranks: Ranks, environment: Mapping[str, str]) -> Watchdog | None:
-    """Return the watchdog of this rank, or None if the job has no folder."""
+    """Return the watchdog for this rank, or None if the job has no folder."""
     folder = environment.get(FOLDER_VARIABLE, "")
     if not folder:
         return None
@@ -459,9 +459,9 @@ def make_watchdog(spec: PhasePlan, ranks: Ranks, environment: Mapping[str, str])
 
 
 _COLLECTIVES = re.compile("gather|reduce|scatter|broadcast|barrier|all_?to_?all")
-"""Methods of torch's ProcessGroup.
+"""Methods of the torch ProcessGroup.
 
-All communication of megatron-core and DeepSpeed goes through these methods.
+All communication in megatron-core and DeepSpeed goes through these methods.
 """
 
 _entered: dict[str, int] = {}
@@ -530,7 +530,7 @@ def message_key(
     own_rank: int,
     peer: int,
 ) -> str:
-    """Return the name under which a rank counts its messages to or from `peer`.
+    """Return the name that a rank uses to count messages to or from `peer`.
 
     The receiver counts messages under `recv`, and the sender counts them under `send`.
 
@@ -551,7 +551,7 @@ def is_inside() -> bool:
 
 
 def entered() -> dict[str, int]:
-    """Return the number of collectives per group, and of messages per direction.
+    """Return the number of collectives per group, and the number of messages per direction.
 
     A group that this rank has not used has a count of 0.
     """
@@ -566,14 +566,14 @@ def entered() -> dict[str, int]:
 
 
 KEEPS_ITS_TIMEOUT = "near copies"
-"""Description of the process group that only a background thread waits on.
+"""Description used for the process group that only a background thread waits on.
 
-That thread notices by itself when its partner is lost.
+That thread notices by itself when the partner is lost.
 """
 
 
 def raise_timeouts(seconds: float) -> None:
-    """Set the timeout of this rank's groups, except for groups that keep their own."""
+    """Set the timeout for all groups on this rank, except those that keep their own."""
     from torch.distributed import distributed_c10d
 
     for group in list(distributed_c10d._world.pg_names):
@@ -591,7 +591,7 @@ A file takes up about 50 kB. With all collectives, it would take up a megabyte.
 
 
 def switch_recorder_on(folder: Path) -> None:
-    """Turn on NCCL's flight recorder, with a dump when a group times out.
+    """Turn on the NCCL flight recorder, with a dump when a group times out.
 
     The environment variables are valid for torch 2.10 to 2.13. Call this before the groups are
     created. Variables that the job has set are kept.
@@ -602,7 +602,7 @@ def switch_recorder_on(folder: Path) -> None:
 
 
 def write_collectives(path: Path) -> str:
-    """Write this rank's record of collectives as JSON, and return a summary of it.
+    """Write the record of collectives on this rank as JSON, and return a summary.
 
     The summary is empty if torch has no readable record. An unknown format must not raise an error,
     because that would end the thread that finds hung ranks.

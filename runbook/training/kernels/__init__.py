@@ -1,1 +1,1 @@
-"""The trainer's own layers, loss and gradient norm, which replace megatron-core's."""
+"""Our own layers, loss and gradient norm, which replace those in megatron-core."""

@@ -1,8 +1,8 @@
 """Triton kernels for the bias and the GELU or SwiGLU between the two matmuls of an MLP.
 
 A pass over the activations is memory-bound, so each kernel reads its inputs once. The backward pass
-also sums the gradient of the bias. Each program sums a block of rows in float32 and in a fixed
-order, so the result is reproducible.
+also sums the bias gradient. Each program sums a block of rows in float32 and in a fixed order, so
+the result is reproducible.
 """
 
 from typing import Any
@@ -18,23 +18,23 @@ _ROWS = 16
 _COLUMNS = 256
 """Number of columns in a tile.
 
-At 16 bits per number, a row of a tile takes 512 bytes, so memory is read in full cache lines.
+At 16 bits per number, a tile row takes 512 bytes, so memory is read in full cache lines.
 """
 _WARPS = 8
 _ROW_BLOCKS = 32
 """Number of programs along the rows in the backward pass.
 
-Each program writes one partial sum of the bias's gradient.
+Each program writes one partial sum for the bias gradient.
 """
 
 
 def bias_gelu(values: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Return the GELU (tanh form) of `values + bias` over the last dimension."""
+    """Return the GELU (tanh form) for `values + bias` over the last dimension."""
     return _Activation.apply(values, bias, False)  # type: ignore[no-any-return]
 
 
 def bias_swiglu(values: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Return `silu(first half) * second half` of `values + bias`, over the last dimension."""
+    """Return `silu(first half) * second half` for `values + bias`, over the last dimension."""
     return _Activation.apply(values, bias, True)  # type: ignore[no-any-return]
 
 

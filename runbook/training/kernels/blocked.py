@@ -1,21 +1,21 @@
 """Attention and cross entropy, computed in blocks.
 
-torch's flash kernel for CPUs computes 16-bit attention in float32 tiles. Here the attention of a
-block of queries to all keys up to the block's end consists of two plain matmuls, which oneDNN
-computes in bf16. This takes about half as long as the flash kernel, forward and backward (8 heads
-of 64, 1,024 tokens: 26 ms instead of 55 ms on one Zen 5 core; 2,048 tokens: 162 ms instead of 263
-ms; torch 2.13, 2026-11-21). In float32, the flash kernel is just as fast and is used instead. Only
-the inputs and the output are kept for the backward pass, which recomputes the probabilities of each
-block.
+The flash kernel for CPUs in torch computes 16-bit attention in float32 tiles. Here the attention
+from a block of queries to all keys up to the end of the block consists of two plain matmuls, which
+oneDNN computes in bf16. This takes about half as long as the flash kernel, forward and backward (8
+heads of 64, 1,024 tokens: 26 ms instead of 55 ms on one Zen 5 core; 2,048 tokens: 162 ms instead of
+263 ms; torch 2.13, 2026-11-21). In float32, the flash kernel is just as fast and is used instead.
+Only the inputs and the output are kept for the backward pass, which recomputes the probabilities of
+each block.
 
-megatron-core's cross entropy creates float32 copies of all logits (206 MB for 1,024 tokens and
-GPT-2's vocabulary), and keeps one copy for the backward pass. Here only one block of logits is in
+The cross entropy in megatron-core creates float32 copies of all logits (206 MB for 1,024 tokens and
+the GPT-2 vocabulary), and keeps one copy for the backward pass. Here only one block of logits is in
 float32 at a time. The gradient overwrites the logits, which are not read again. Sums are in float32
-for logits of any number format, and the gradient is rounded to that format once. If the vocabulary
-is not sharded and the format has float32's range, the forward pass already computes the gradient
-for a loss with weight 1, because it has already computed the exponentials. The backward pass then
-multiplies by the actual weight, so the gradient is rounded once more unless the weight is a power
-of two.
+for logits in any number format, and the gradient is rounded to that format once. If the vocabulary
+is not sharded and the format has the same range as float32, the forward pass already computes the
+gradient for a loss with weight 1, because it has already computed the exponentials. The backward
+pass then multiplies by the actual weight, so the gradient is rounded once more unless the weight is
+a power of two.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ NUM_BLOCKS = 4
 
 
 def blocked_is_faster(query: torch.Tensor, key: torch.Tensor, dropout: float) -> bool:
-    """Return whether blocked attention is faster than torch's own for these tensors."""
+    """Return whether blocked attention is faster for these tensors than attention in torch."""
     on_cpu = query.device.type == "cpu" and query.dtype in (torch.bfloat16, torch.float16)
     return on_cpu and not dropout and query.shape == key.shape and query.shape[2] % NUM_BLOCKS == 0
 
@@ -39,7 +39,7 @@ def blocked_attention(
     value: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    """Return causal attention of tensors [batch, heads, sequence, size]."""
+    """Return causal attention for tensors [batch, heads, sequence, size]."""
     return _BlockedAttention.apply(query, key, value, scale)  # type: ignore[no-any-return,no-untyped-call]
 
 
@@ -99,9 +99,9 @@ def _probabilities(query: torch.Tensor, key: torch.Tensor, rows: slice) -> torch
 
 
 _BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**28}
-"""Size of a block in bytes of float32 numbers.
+"""Bytes that the float32 numbers in a block take.
 
-A block fits into a CPU's cache, or is large enough to keep a GPU busy.
+A block fits into the cache on a CPU, or is large enough to keep a GPU busy.
 """
 
 
@@ -112,9 +112,9 @@ def cross_entropy(
     *,
     vocabulary: int = 0,
 ) -> torch.Tensor:
-    """Return the loss of each token in float32.
+    """Return the loss for each token in float32.
 
-    `logits` [..., vocabulary of this rank] are overwritten by the end of the backward pass.
+    `logits` [..., vocabulary on this rank] are overwritten by the end of the backward pass.
 
     Logits at index `vocabulary` and above are padding and are ignored. A `vocabulary` of 0 means
     that there is no padding.
@@ -211,7 +211,7 @@ def _uncut_losses(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch
 
 
 def _less(scores: torch.Tensor, amount: torch.Tensor) -> torch.Tensor:
-    """Return `scores - amount` in float32, in one block of new memory."""
+    """Return `scores - amount` in float32, using one block of new memory."""
     if scores.dtype == torch.float32:
         return torch.sub(scores, amount)
     return scores.float().sub_(amount)

@@ -1,7 +1,7 @@
 """Reports in the job log which operations run slower because they could not be compiled.
 
 A missing compiler or an old driver does not change the loss: `training.kernels: auto` falls back to
-megatron-core's own kernels, and a function that torch cannot compile is computed operation by
+the kernels in megatron-core, and a function that torch cannot compile is computed operation by
 operation. Users should know about either case, because steps take longer.
 """
 
@@ -13,13 +13,13 @@ from runbook.training.ranks import on_gpu
 
 DYNAMO_LOGGER = "torch._dynamo"
 NOT_COMPILED = "WON'T CONVERT"
-"""Beginning of torch's warning about a function that it cannot compile (torch 2.6 to 2.13)."""
+"""How the torch warning about a function that it cannot compile begins (torch 2.6 to 2.13)."""
 DUE_TO = "due to:"
 ADVICE = "Set TORCHDYNAMO_VERBOSE"
 
 
 def slower_kernels(spec: PhasePlan) -> str:
-    """Return the reason why `auto` does not use the trainer's own kernels on this GPU.
+    """Return why `auto` does not use our own kernels on this GPU.
 
     The text is empty if `auto` uses these kernels.
     """

@@ -1,10 +1,10 @@
 """8-bit matmuls without Transformer Engine, for `training.fp8: tensorwise`.
 
-A layer's forward matmul and the matmul for the gradient of its input use 8-bit factors (e4m3, but
-e5m2 for gradients). Each factor is scaled by its current largest absolute value. The gradient of a
-weight is computed in bf16 and summed in float32, as without fp8. With 8 bits, the factors of this
-third matmul would have to be transposed in memory, and it needs the precision most. Attention,
-norms, embedding and head stay in bf16.
+The forward matmul in a layer and the matmul for its input gradient use 8-bit factors (e4m3, but
+e5m2 for gradients). Each factor is scaled by its current largest absolute value. Weight gradients
+are computed in bf16 and summed in float32, as without fp8. With 8 bits, the factors in this third
+matmul would have to be transposed in memory, and it needs the precision most. Attention, norms,
+embedding and head stay in bf16.
 """
 
 from typing import Any
@@ -17,17 +17,17 @@ WEIGHTS = torch.float8_e4m3fn
 GRADIENTS = torch.float8_e5m2
 _HIGHEST = {WEIGHTS: 448.0, GRADIENTS: 57344.0}
 _DIVISOR = 16
-"""cuBLAS requires the sizes of 8-bit factors to be multiples of this number."""
+"""cuBLAS requires 8-bit factors to have sizes that are multiples of this number."""
 _PARTS = 1024
 """Number of programs that search for the largest absolute value.
 
-Each program searches its own part of the tensor.
+Each program searches one part of the tensor.
 """
 _BLOCK = 2048
 
 
 def fits(*sizes: int) -> bool:
-    """Return whether a matmul of these sizes can be computed in 8 bits."""
+    """Return whether a matmul with these sizes can be computed in 8 bits."""
     return all(size % _DIVISOR == 0 for size in sizes)
 
 
@@ -78,7 +78,7 @@ def begin_pass() -> None:
 
 
 class _WeightIn8Bits:
-    """The 8-bit forms of a weight for both matmuls, valid for a single pass over the model."""
+    """A weight in both 8-bit forms needed for matmuls, valid for a single pass over the model."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         self.of_pass = _passes
@@ -164,7 +164,7 @@ def _cast(
     largest = tl.maximum(largest, 1e-12)
     offset = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(values + offset, mask=offset < count, other=0.0).to(tl.float32)
-    # The rounded quotient may exceed the largest number of the format, so it is clamped.
+    # The rounded quotient may exceed the largest number in the format, so it is clamped.
     x = tl.minimum(tl.maximum(x * (allowed_max / largest), -allowed_max), allowed_max)
     tl.store(result + offset, x.to(result.dtype.element_ty), mask=offset < count)
     if tl.program_id(0) == 0:

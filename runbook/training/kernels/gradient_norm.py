@@ -6,9 +6,9 @@ import torch
 
 
 def use_own_norm() -> None:
-    """Replace the code with which megatron-core computes the norm if Apex is missing.
+    """Replace the code that megatron-core uses to compute the norm if Apex is missing.
 
-    megatron-core's code copies the norm of every weight to the host.
+    That code copies the norm of every weight to the host.
     """
     from megatron.core.optimizer import clip_grads
 

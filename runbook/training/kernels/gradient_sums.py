@@ -1,4 +1,4 @@
-"""Decides which code adds the gradient of a weight to megatron-core's float32 sum.
+"""Decides which code adds a weight gradient to the float32 sum in megatron-core.
 
 The module also decides which value autograd receives instead.
 """
@@ -14,11 +14,11 @@ def sums_in_place(parameter: Any) -> bool:
 
 
 def gradient_after_sum(parameter: Any) -> torch.Tensor | None:
-    """Return the value for autograd if a parameter's gradient is already in its float32 sum.
+    """Return the value for autograd if the gradient is already in the float32 sum.
 
-    If gradients are reduced during the backward pass, a hook of megatron-core starts each
-    reduction. The hook runs only if autograd receives a tensor, but it does not read the tensor's
-    values.
+    If gradients are reduced during the backward pass, a hook in megatron-core starts each
+    reduction. The hook runs only if autograd receives a tensor, but it does not read the values in
+    it.
     """
     if not getattr(parameter, "needs_hook", False):
         return None

@@ -1,4 +1,4 @@
-"""Selects the parts of a step that use the trainer's own GPU kernels (`training.kernels`).
+"""Selects which parts of a step use our own GPU kernels (`training.kernels`).
 
 `compiled` replaces four parts of megatron-core on a GPU, without Transformer Engine or Apex:
 
@@ -8,7 +8,7 @@
 - `layers`: norms, activations, biases and residual sums are one Triton kernel each (see layer.py);
 - `cross_entropy`: the loss and its gradient are one Triton kernel each (see loss.py).
 
-Names of weights, checkpoints and random numbers do not change. Losses differ only by rounding.
+Weight names, checkpoints and random numbers do not change. Losses differ only by rounding.
 """
 
 import functools
@@ -26,7 +26,7 @@ PARTS = ("norm", "linear", "layers", "cross_entropy")
 PARTS_VARIABLE = "RUNBOOK_KERNEL_PARTS"
 """Environment variable for benchmarks.
 
-Its value is a comma-separated list of the parts to use. Without it, all are used.
+It contains a comma-separated list of parts to use. If it is not set, all are used.
 """
 
 
@@ -78,10 +78,10 @@ def fault_of_8_bits(parts: frozenset[str]) -> str:
 
 @functools.cache
 def triton_fault() -> str:
-    """Return the reason why this process cannot run Triton kernels, or an empty string if it can.
+    """Return why this process cannot run Triton kernels, or an empty string if it can.
 
     A kernel is compiled and run once, because otherwise a missing C compiler or an old driver would
-    go unnoticed. For tests, Triton's interpreter can run kernels on a CPU, slowly.
+    go unnoticed. In tests, the Triton interpreter can run kernels on a CPU, slowly.
     """
     try:
         import triton  # noqa: F401

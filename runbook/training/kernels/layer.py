@@ -1,9 +1,9 @@
-"""Runs megatron-core's transformer layers with few passes over memory between their matmuls.
+"""Runs megatron-core transformer layers with few passes over memory between the matmuls.
 
-Modules, weight names and communication remain those of megatron-core. Only the forward functions of
+Modules, weight names and communication remain those in megatron-core. Only the forward functions in
 norms, MLPs and whole layers are replaced. Values that are added to the residual stream are
-normalized in the same pass. With dropout, a layer keeps megatron-core's own forward function, and
-thus the same random numbers.
+normalized in the same pass. With dropout, a layer keeps the forward function from megatron-core,
+and thus the same random numbers.
 """
 
 import functools
@@ -18,7 +18,7 @@ from runbook.training.kernels import activation, norm
 
 
 def use_fused_layers(model: Any) -> None:
-    """Replace the forward functions of a GPTModel's layers and norms."""
+    """Replace the forward functions in the layers and norms in a GPTModel."""
     for module in model.modules():
         forward = _fused_forward(module)
         if forward is not None:
@@ -27,7 +27,7 @@ def use_fused_layers(model: Any) -> None:
 
 
 def _fused_forward(module: Any) -> Callable[..., Any] | None:
-    """Return the replacement for a module's forward function, or None if it has no replacement."""
+    """Return the replacement for the forward function in a module, or None if there is none."""
     if isinstance(module, torch.nn.LayerNorm | torch.nn.RMSNorm):
         return functools.partial(_normalize, module)
     if isinstance(module, MLP):
@@ -67,7 +67,7 @@ def _mlp(
     *_: Any,
     **__: Any,
 ) -> tuple[torch.Tensor, Any]:
-    """Compute both matmuls of an MLP, with the bias and the activation between them in one pass."""
+    """Compute both matmuls in an MLP, with the bias and the activation between them in one pass."""
     inner, bias = module.linear_fc1(values)
     activate = activation.bias_swiglu if module.config.gated_linear_unit else activation.bias_gelu
     output: tuple[torch.Tensor, Any] = module.linear_fc2(activate(inner, bias))
@@ -81,7 +81,7 @@ def _layer(
     attention_mask: Any = None,
     **options: Any,
 ) -> tuple[torch.Tensor, Any]:
-    """Return the residual stream after this layer, and the context of cross-attention.
+    """Return the residual stream after this layer, and the cross-attention context.
 
     A GPT has no cross-attention.
     """

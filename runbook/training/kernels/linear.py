@@ -1,10 +1,10 @@
-"""Replaces the matmuls of megatron-core's layers, and the accumulation of weight gradients.
+"""Replaces the matmuls in megatron-core layers, and how weight gradients are accumulated.
 
-megatron-core adds the bias in a separate pass after the matmul. In a further pass, it adds each
-micro-batch's weight gradient, computed in 16 bits, to a float32 sum. Here the matmul adds the bias
-itself, and the matmul that computes a weight gradient accumulates into the float32 sum. The
-gradient is therefore neither copied nor rounded to 16 bits in between. Apex's extension does the
-same if it is installed.
+megatron-core adds the bias in a separate pass after the matmul. In a further pass, it adds the
+weight gradient from each micro-batch, computed in 16 bits, to a float32 sum. Here the matmul adds
+the bias itself, and the matmul that computes a weight gradient accumulates into the float32 sum.
+The gradient is therefore neither copied nor rounded to 16 bits in between. The extension in Apex
+does the same if it is installed.
 """
 
 import functools
@@ -19,10 +19,10 @@ from runbook.training.ranks import on_gpu
 
 
 def use_own_layers(model: Any, *, in_8_bits: bool = False) -> None:
-    """Make megatron-core's layers use `multiply` for their matmuls.
+    """Make megatron-core layers use `multiply` for their matmuls.
 
     On a CPU, layers with sequence parallelism keep their own matmuls. With `in_8_bits`, the matmuls
-    of the transformer layers use 8-bit factors, but those of the head do not.
+    in transformer layers use 8-bit factors, but those in the head do not.
     """
     for name, module in model.named_modules():
         if not hasattr(module, "_forward_impl") or (module.sequence_parallel and not on_gpu()):
@@ -37,7 +37,7 @@ def use_own_layers(model: Any, *, in_8_bits: bool = False) -> None:
 
 
 def sum_gradients_in_place(model: Any, *, overlaps: bool) -> None:
-    """Make layers add their weights' gradients to megatron-core's float32 sums.
+    """Make layers add weight gradients to the float32 sums in megatron-core.
 
     With `overlaps`, gradients are reduced while the backward pass continues. A hook starts each
     reduction when autograd produces a gradient for a weight, so every weight must get a gradient
@@ -81,7 +81,7 @@ def multiply(
     in_8_bits: bool = False,
     **options: Any,
 ) -> torch.Tensor:
-    """Compute a layer's matmul. It replaces megatron-core's own function."""
+    """Compute the matmul in a layer. This replaces a function in megatron-core."""
     group = options["tp_group"]
     is_cut = bool(options.get("sequence_parallel"))
     messages = group if is_cut or options["allreduce_dgrad"] else None
@@ -98,7 +98,7 @@ class _Linear(torch.autograd.Function):
 
     `values` has the shape [tokens, inputs].
 
-    With a group, the gradient of the values is summed over the group's ranks. If the sequence is
+    With a group, the gradient of the values is summed over the ranks in it. If the sequence is
     sharded (`is_cut`), the values are gathered before the product, and each rank gets its own part
     of the sum.
     """
@@ -174,7 +174,7 @@ def _fits_8_bits(rows: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def _gathered(own_rows: torch.Tensor, group: Any) -> torch.Tensor:
-    """Gather the full sequence from the parts of the tensor-parallel ranks."""
+    """Gather the full sequence from the parts on all tensor-parallel ranks."""
     whole = own_rows.new_empty(own_rows.shape[0] * group.size(), *own_rows.shape[1:])
     torch.distributed.all_gather_into_tensor(whole, own_rows.contiguous(), group=group)
     return whole
@@ -194,7 +194,7 @@ def _weight_gradient(
     gradient: torch.Tensor,
     values: torch.Tensor,
 ) -> torch.Tensor | None:
-    """Add the gradient to the weight's sum. Return the gradient if autograd needs one."""
+    """Add the gradient to the sum for the weight. Return the gradient if autograd needs one."""
     if sums_in_place(weight):
         _add_product(gradient, values, weight.main_grad)
         return gradient_after_sum(weight)
@@ -207,7 +207,7 @@ def _weight_gradient(
 
 
 def _bias_gradient(bias: Any, gradient: torch.Tensor) -> torch.Tensor | None:
-    """Return the bias's gradient (a sum over all tokens) in the form that autograd needs."""
+    """Return the bias gradient (a sum over all tokens) in the form that autograd needs."""
     if gradient.device.type == "cpu":
         return gradient.sum(0)
     from runbook.training.kernels.sums import column_sum
@@ -216,7 +216,7 @@ def _bias_gradient(bias: Any, gradient: torch.Tensor) -> torch.Tensor | None:
 
 
 def _add_product(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tensor) -> None:
-    """Add `gradient.t() @ values` to `total`, whose type is float32 or the type of the factors."""
+    """Add `gradient.t() @ values` to `total`, which is in float32 or in the type of the factors."""
     if total.device.type == "cpu":
         cpu.add_weight_gradient(gradient, values, total)
     elif total.dtype == values.dtype:
@@ -232,7 +232,7 @@ def _add_product(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tens
 
 
 def _embed(module: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Look up embeddings, in place of megatron-core's own function.
+    """Look up embeddings. This replaces a function in megatron-core.
 
     Return zeros for tokens that belong to other tensor-parallel ranks.
     """
@@ -245,9 +245,9 @@ def _embed(module: Any, ids: torch.Tensor) -> torch.Tensor:
 
 
 class _Embedding(torch.autograd.Function):
-    """An embedding that adds only the gradients of the batch's tokens to the weight's sum.
+    """An embedding that adds only the gradients for tokens in the batch to the sum for the weight.
 
-    torch's own function would create a gradient matrix for the whole vocabulary.
+    The function in torch would create a gradient matrix for the whole vocabulary.
     """
 
     @staticmethod

@@ -24,9 +24,9 @@ def cross_entropy(
     *,
     vocabulary: int = 0,
 ) -> torch.Tensor:
-    """Return the loss of each token in float32.
+    """Return the loss for each token in float32.
 
-    `logits` [..., vocabulary of this rank] are overwritten by the end of the backward pass.
+    `logits` [..., vocabulary on this rank] are overwritten by the end of the backward pass.
 
     Logits at index `vocabulary` and above are padding and are ignored. A `vocabulary` of 0 means
     that there is no padding.
@@ -47,7 +47,7 @@ class _CrossEntropy(torch.autograd.Function):
         width = logits.shape[-1]
         rows = logits.numel() // width
         first = width * group.rank()
-        # Number of this rank's logits that belong to tokens. The rest are padding of the vocabulary
+        # Number of logits on this rank that belong to tokens. The rest is vocabulary padding
         num_words = min(width, max(0, vocabulary - first)) if vocabulary else width
         own_labels = labels.reshape(-1) - first
         highest, sums, picked = torch.empty(

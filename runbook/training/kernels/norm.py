@@ -1,8 +1,8 @@
-"""Triton kernels that add a block's output and bias to the residual stream, and normalize it.
+"""Triton kernels that add block output and bias to the residual stream, and normalize it.
 
 The sum and its norm are computed in one pass over memory, both forward and backward. The sum is
-rounded to the stream's number format before it is normalized, as if both were computed separately.
-Gradients of the norm's weights and of the bias are summed in float32, in a fixed order.
+rounded to the number format of the stream before it is normalized, as if both were computed
+separately. Gradients for the norm weights and the bias are summed in float32, in a fixed order.
 """
 
 from typing import Any
@@ -14,9 +14,9 @@ import triton.language as tl
 from runbook.training.kernels.sums import add_partials, column_sum
 
 _PROGRAMS = 528
-"""Number of programs in the backward pass, which is four per streaming multiprocessor of an H100.
+"""Number of programs in the backward pass, which is four per streaming multiprocessor on an H100.
 
-Each program sums the gradients of its rows.
+Each program sums the gradients in its rows.
 """
 
 
@@ -38,7 +38,7 @@ def add_and_normalize(
     bias: torch.Tensor | None,
     epsilon: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the norm of `values + added_bias + residual`, and this sum itself."""
+    """Return the norm of `values + added_bias + residual`, and the sum itself."""
     return _Norm.apply(values, added_bias, residual, weight, bias, epsilon)  # type: ignore[no-any-return]
 
 
@@ -171,7 +171,7 @@ class _Add(torch.autograd.Function):
 
 
 def _block(width: int) -> dict[str, int]:
-    """Return the launch options for rows of this width.
+    """Return the launch options for rows with this width.
 
     One program processes a row, and each thread gets at least eight numbers.
     """

@@ -1,9 +1,9 @@
-"""Adds the gradients of biases and norms, summed over all tokens, to megatron-core's float32 sums.
+"""Adds bias and norm gradients, summed over all tokens, to the float32 sums in megatron-core.
 
-A layer has eight such bias and norm vectors. Autograd would round the gradient of each to 16 bits,
-store it, and add it in a separate kernel in every micro-batch. For a model of 1.3B parameters,
-these kernels took 4 % of a step on an H200 (2026-11-26). Here one kernel writes partial sums in
-float32, and a second kernel adds them to the float32 sum in a fixed order.
+A layer has eight such bias and norm vectors. Autograd would round each gradient to 16 bits, store
+it, and add it in a separate kernel in every micro-batch. For a model with 1.3B parameters, these
+kernels took 4 % of a step on an H200 (2026-11-26). Here one kernel writes partial sums in float32,
+and a second kernel adds them to the float32 sum in a fixed order.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _ROW_BLOCKS = 32
 def column_sum(values: torch.Tensor, parameter: Any) -> torch.Tensor | None:
     """Sum [..., width] over all dimensions but the last.
 
-    The sum is the gradient of a bias, and `add_partials` describes how it is returned.
+    The sum is a bias gradient, and `add_partials` describes how it is returned.
     """
     values = values.contiguous()
     width = values.shape[-1]
@@ -46,12 +46,12 @@ def column_sum(values: torch.Tensor, parameter: Any) -> torch.Tensor | None:
 def add_partials(
     partials: torch.Tensor, parameters: Sequence[Any | None]
 ) -> list[torch.Tensor | None]:
-    """Add up the partial sums [parameters, parts, width] of at most three parameters.
+    """Add up partial sums [parameters, parts, width] for at most three parameters.
 
-    Return each parameter's gradient.
+    Return the gradient for each parameter.
 
     If a parameter has a float32 sum, the gradient is added to that sum, and autograd gets None or
-    the tensor that the parameter's hook requires. A parameter that is None has no gradient.
+    the tensor that the hook on the parameter requires. A parameter that is None has no gradient.
     """
     count, parts, width = partials.shape
     targets: list[torch.Tensor | None] = [None] * 3
@@ -82,7 +82,7 @@ def add_partials(
 
 
 def _gradient_to_return(parameter: Any, total: torch.Tensor | None) -> torch.Tensor | None:
-    """Return the value for autograd, or None if the parameter's sum already has the gradient."""
+    """Return the value for autograd, or None if the sum already has the gradient."""
     if parameter is None or total is None:
         return None
     if sums_in_place(parameter):

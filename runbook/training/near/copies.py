@@ -1,7 +1,7 @@
 """Saves, chooses, loads and removes copies of the training state in node memory.
 
 All ranks call every method together. No copy is essential. If a copy fails, the fault is reported
-once, and training continues with the checkpoints on the shared file system.
+once, and training continues with checkpoints on the shared file system.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ MOST_WAIT_SECONDS = 60.0
 
 
 class NearCopies:
-    """Copies of this rank's state and of its partner's state, in the memory of this node."""
+    """Copies of the state of this rank and its partner, in memory on this node."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class NearCopies:
         self.log = log
         self.rank = torch.distributed.get_rank()
         self.lineage = share_value(secrets.token_hex(8))
-        """Random name of this segment, which its copies contain."""
+        """Random name for this segment, which is stored in its copies."""
         # On a CPU the other cores are busy computing.
         self.threads = min(MOST_THREADS, cores_of_rank()) if on_gpu() else 1
         self.account = SaveAccount()
@@ -72,7 +72,7 @@ class NearCopies:
         # Reset after the first step that starts from loaded copies
         self._loaded: NearChoice | None = None
         self._pending: _PendingCopy | None = None
-        # Iteration of the newest copies that all ranks have
+        # Iteration at which the newest copies that all ranks have were written
         self._complete = -1
         self._exchange: Exchange | None = None
         self._place: NodePlace | None = None
@@ -84,14 +84,14 @@ class NearCopies:
 
     @property
     def place(self) -> NodePlace:
-        """Return the folder of this training run on this node."""
+        """Return the folder for this training run on this node."""
         assert self._place is not None, "copies are off if there is no folder"
         return self._place
 
     # Methods used at the start
 
     def _open(self) -> bool:
-        """Open this node's folder, and find the partner and the ranks that share the folder.
+        """Open the folder on this node, and find the partner and the ranks that share the folder.
 
         Return whether this run can use copies.
         """
@@ -152,7 +152,7 @@ class NearCopies:
                 return loaded
 
     def _list(self) -> "Listing":
-        """List this node's files.
+        """List the files on this node.
 
         Gather the copies on all nodes, and the copies that earlier starts tried.
         """
@@ -160,7 +160,7 @@ class NearCopies:
         assert history is not None
         files, problems = self._files_here()
         about_node: tuple[list[HeldCopy], list[str]] = ([], [])
-        # The other ranks of the node see the same files
+        # The other ranks on the node see the same files
         if self.is_first_on_node:
             copies = [HeldCopy(key, file.header.shared_iteration) for key, file in files.items()]
             about_node = (copies, problems)
@@ -178,7 +178,7 @@ class NearCopies:
         return Listing(history, files, held)
 
     def _files_here(self) -> tuple[dict[CopyKey, OpenState], list[str]]:
-        """Return this run's files on this node, and the problems of files that cannot be used."""
+        """Return the files for this run on this node, and what is wrong with unusable files."""
         files: dict[CopyKey, OpenState] = {}
         problems = []
         for path, iteration, rank in self.place.files():
@@ -236,9 +236,9 @@ class NearCopies:
         readers: list[int],
         files: Mapping[CopyKey, OpenState],
     ) -> list[tuple[CopyKey, str]]:
-        """Send copies to ranks whose own node lacks them, and return the errors.
+        """Send copies to ranks that lack them on their own node, and return the errors.
 
-        All ranks synchronize after each round, so that they begin the next round together.
+        All ranks synchronize after each round, to begin the next round together.
         """
         brought = choice.from_other_nodes(self.nodes.node_of_rank)
         pairs = [(readers[rank], rank) for rank in brought]
@@ -343,7 +343,7 @@ class NearCopies:
             self.is_on = self._turn_off(faults)
 
     def _needed_on_node(self) -> int:
-        """Return the size of all copies on this node, in bytes."""
+        """Return how many bytes all copies on this node take."""
         sizes = _gather(sum(part.tensor.nbytes for part in self.engine.own_tensors()))
         total = 0
         for rank in self.nodes.ranks_on(self.node):
@@ -429,7 +429,7 @@ class NearCopies:
         return True
 
     def _remove_strays(self) -> None:
-        """Remove the copies of ranks that were partners before a node was replaced."""
+        """Remove copies for ranks that were partners before a node was replaced."""
         if not self.is_first_on_node:
             return
         expected = set(self.nodes.ranks_on(self.node))
@@ -440,7 +440,7 @@ class NearCopies:
                 path.unlink(missing_ok=True)
 
     def stale_file(self, rank: int, iteration: int) -> Path | None:
-        """Return an obsolete copy of a rank's state. Its memory pages can be reused."""
+        """Return an obsolete copy for a rank, so that its memory pages can be reused."""
         old = None
         for path, other, owner in self.place.files():
             if owner == rank and other not in (self._complete, iteration):
@@ -451,7 +451,7 @@ class NearCopies:
     # Methods used at the end
 
     def begin_lineage(self) -> None:
-        """Remove all copies after a rollback, because their steps have been abandoned."""
+        """Remove all copies after a rollback, because the steps in them have been abandoned."""
         self.lineage = share_value(secrets.token_hex(8))
         self._loaded = None
         self.end()
@@ -475,7 +475,7 @@ class NearCopies:
     def _faults(
         self, look: Callable[[CopyKey], str], copies: list[CopyKey]
     ) -> list[tuple[CopyKey, str]]:
-        """Check this rank's copies. Return the damaged copies of all ranks, each with its error."""
+        """Check copies on this rank. Return damaged copies on all ranks, each with the error."""
         faults_here = []
         for copy in copies:
             if fault := look(copy):
@@ -509,17 +509,17 @@ class Listing:
 
 @dataclasses.dataclass
 class SaveAccount:
-    """Cost of the copies since the last event about them."""
+    """What copies have cost since the last event about them."""
 
     iteration: int = 0
-    """Iteration of the newest copy."""
+    """Iteration at which the newest copy was written."""
     copies: int = 0
     left_out: int = 0
     """Number of copies that were skipped because the previous copies were still in transit."""
     stall_seconds: float = 0.0
 
     def add(self, iteration: int, seconds: float) -> None:
-        """Add the cost of one copy."""
+        """Add what one copy cost."""
         self.iteration = iteration
         self.copies += 1
         self.stall_seconds += seconds
@@ -566,7 +566,7 @@ class _PendingCopy:
         return self._future is not None and self._future.done()
 
     def fault(self) -> str:
-        """Wait for the thread, and return the text of its error, or an empty string."""
+        """Wait for the thread, and return the error text, or an empty string."""
         assert self._future is not None
         try:
             self._future.result()
@@ -590,13 +590,13 @@ class _PendingCopy:
 
 
 def _use_again(old: Path | None, part: Path) -> None:
-    """Reuse the pages of an old file for a new one, which is cheaper than allocating new pages."""
+    """Reuse the pages in an old file for a new one, which is cheaper than allocating new pages."""
     if old is not None:
         old.replace(part)
 
 
 def _random_bytes() -> bytes:
-    """Return this rank's random states in torch's weights-only format."""
+    """Return the random states on this rank in the weights-only format of torch."""
     content = io.BytesIO()
     torch.save(state.random_state().data, content)
     return content.getvalue()
@@ -621,14 +621,14 @@ def _here(fault: str) -> str:
 
 
 def _gather(value: T) -> list[T]:
-    """Gather the value of every rank, and return all values on all ranks."""
+    """Gather the values from all ranks, and return them on all ranks."""
     values: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(values, value)
     return values
 
 
 def _attempt_together(action: Callable[[], T]) -> tuple[T | None, list[str]]:
-    """Run an action on all ranks. Return this rank's result, and the faults of all ranks."""
+    """Run an action on all ranks. Return the result on this rank, and the faults from all ranks."""
     result = None
     fault = ""
     try:
@@ -640,7 +640,7 @@ def _attempt_together(action: Callable[[], T]) -> tuple[T | None, list[str]]:
 
 
 def _faults_of_all(fault: str) -> list[str]:
-    """Return the errors of all ranks. If there are none, only a single number is exchanged."""
+    """Return the errors from all ranks. If there are none, only a single number is exchanged."""
     if not reduce_number(int(bool(fault)), torch.distributed.ReduceOp.MAX):
         return []
     return [text for text in _gather(fault) if text]

@@ -21,7 +21,7 @@ from runbook.training.near.state_file import BLOCK_BYTES, write_all
 
 
 class Exchange:
-    """Sends and receives files within this rank's ring. All ranks create it together."""
+    """Sends and receives files within the ring of this rank. All ranks create it together."""
 
     def __init__(self, nodes: NodeMap, timeout_seconds: float) -> None:
         rank = torch.distributed.get_rank()
@@ -104,11 +104,11 @@ class _Flow(abc.ABC):
             self._descriptor = os.open(path, self.flags, 0o600)
 
     def begin(self) -> None:
-        """Start exchanging the size of the file."""
+        """Start exchanging the file size."""
         self._post()
 
     def finish_size(self) -> None:
-        """Wait until both sides know the file's size."""
+        """Wait until both sides know the file size."""
         self._work.wait()
         self.size = int(self._message)
 
@@ -176,7 +176,7 @@ class _Incoming(_Flow):
     flags = os.O_RDWR | os.O_CREAT
 
     def finish_size(self) -> None:
-        """Truncate the file to its size, because it may reuse the pages of a longer file."""
+        """Truncate the file to its size, because it may reuse pages from a longer file."""
         super().finish_size()
         if self._descriptor is not None:
             with self._noting():

@@ -1,4 +1,4 @@
-"""Maps each rank to its node, and to its partner rank, which keeps a copy on a different node."""
+"""Maps each rank to a node, and to a partner rank that keeps a copy on a different node."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class NodeMap:
-    """The node of each rank. Nodes are numbered from 0 in the order of their first ranks."""
+    """The node that each rank runs on. Nodes are numbered from 0, ordered by their first ranks."""
 
     node_of_rank: tuple[int, ...]
 
     @classmethod
     def of(cls, names: Sequence[str]) -> NodeMap:
-        """Return the map for ranks whose nodes have these names.
+        """Return the map for ranks on nodes with these names.
 
         >>> NodeMap.of(["b", "b", "a", "a"]).node_of_rank
         (0, 0, 1, 1)
@@ -32,7 +32,7 @@ class NodeMap:
         return [rank for rank, other in enumerate(self.node_of_rank) if other == node]
 
     def place(self, rank: int) -> int:
-        """Return a rank's position among the ranks on its node."""
+        """Return the position of a rank among the ranks on its node."""
         return self.ranks_on(self.node_of_rank[rank]).index(rank)
 
     @property
@@ -53,7 +53,7 @@ class NodeMap:
         return [list(ring) for ring in zip(*nodes, strict=True)]
 
     def partners(self, rank: int) -> tuple[int, int]:
-        """Return the rank that receives this rank's state, and the rank whose state it receives.
+        """Return the rank that this rank sends its state to, and the rank that it receives from.
 
         >>> NodeMap((0, 0, 1, 1, 2, 2)).partners(0)
         (2, 4)
@@ -70,7 +70,7 @@ class NodeMap:
 def transfer_rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
     """Group transfers (from rank, to rank) into rounds with at most one transfer per rank.
 
-    All ranks begin a round together, so that none waits while its partner is busy with another
+    All ranks begin a round together, so that none waits while the partner is busy with another
     transfer.
 
     >>> transfer_rounds([(0, 1), (1, 2), (2, 3), (3, 0)])

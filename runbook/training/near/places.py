@@ -1,4 +1,4 @@
-"""Defines the path, file names and permissions of a training run's folder in a node's memory."""
+"""Defines path, file names and permissions for a training run's folder in node memory."""
 
 import contextlib
 import hashlib
@@ -21,14 +21,14 @@ _NAME = re.compile(r"iter_(\d{7,})\.rank_(\d{5,})", re.ASCII)
 
 @dataclass(frozen=True)
 class NodePlace:
-    """The folder of a training run on a node."""
+    """The folder for a training run on a node."""
 
     folder: Path
     node: str
-    """A name for the folder's node, which only the ranks with the same folder share."""
+    """A name for the node with this folder, shared only by the ranks that have the same folder."""
 
     def path(self, iteration: int, rank: int) -> Path:
-        """Return the file of one rank's state."""
+        """Return the file for the state of one rank."""
         return self.folder / f"iter_{iteration:07d}.rank_{rank:05d}"
 
     def part(self, name: str) -> Path:
@@ -43,21 +43,21 @@ class NodePlace:
                 yield path, int(match[1]), int(match[2])
 
     def remove_all_but(self, kept: set[Path]) -> None:
-        """Remove all files of this training run on this node except those in `kept`."""
+        """Remove all files for this training run on this node except those in `kept`."""
         for path in self.folder.iterdir():
             if path not in kept:
                 path.unlink(missing_ok=True)
 
 
 def training_name(spec: PhasePlan) -> str:
-    """Return a name derived from the run, its fingerprint and the location of its checkpoints."""
+    """Return a name based on the run, the fingerprint and where the checkpoints are."""
     root = spec.root.resolve()
     checkpoints = hashlib.sha256(str(spec.path(spec.checkpoint.folder).resolve()).encode())
     return f"{root.name}-{spec.fingerprint[:12]}-{checkpoints.hexdigest()[:8]}"
 
 
 STALE_SECONDS = 2 * 86_400.0
-"""Copies of a training run that are older than this count as abandoned.
+"""Copies older than this count as abandoned.
 
 An active run writes more often.
 """
@@ -67,7 +67,7 @@ def _remove_stale(top: Path, kept: str) -> None:
     """Remove copies of abandoned training runs, because they occupy the node memory."""
     oldest = time.time() - STALE_SECONDS
     for folder in top.iterdir():
-        # A different rank of this node may have removed it already
+        # A different rank on this node may have removed it already
         with contextlib.suppress(OSError):
             times = [path.stat().st_mtime for path in (folder, *folder.iterdir())]
             if folder.name != kept and max(times) < oldest:
@@ -75,7 +75,7 @@ def _remove_stale(top: Path, kept: str) -> None:
 
 
 def top_folder(near_folder: str) -> Path:
-    """Return the folder that contains all training runs of this user.
+    """Return the folder used for all training runs by this user.
 
     Raise `TrainingError` if an environment variable in the path is not set.
     """

@@ -1,4 +1,4 @@
-"""Removes a training run's copies from the memory of the node that this program runs on.
+"""Removes the copies for a training run from memory on the node that this program runs on.
 
     python -m runbook.training.near.removal plan.json --phase 04-training
 
@@ -18,15 +18,15 @@ from runbook.training.near import places
 
 
 def remove_copies(spec: PhasePlan) -> bool:
-    """Remove the copies of this training run from this node. Return whether no copy is left."""
+    """Remove the copies for this training run from this node. Return whether no copy is left."""
     folder = places.top_folder(spec.checkpoint.near_folder) / places.training_name(spec)
-    # A file that cannot be removed must not prevent the removal of the others.
+    # A file that cannot be removed must not keep the others from being removed.
     shutil.rmtree(folder, ignore_errors=True)
     return not folder.exists()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Remove the copies of a phase's training run. Return 1 if some copies remain."""
+    """Remove the copies for a training phase. Return 1 if some copies remain."""
     parser = argparse.ArgumentParser(
         prog="python -m runbook.training.near.removal", description=__doc__
     )

@@ -1,4 +1,4 @@
-"""Checks that copies fit into a node's folder, its free memory and the job memory limit."""
+"""Checks that copies fit into the folder, free memory on the node and the job memory limit."""
 
 import contextlib
 import shutil
@@ -18,8 +18,7 @@ _FILES = (
     ("", "memory.max", "memory.current"),
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
-"""The controller's folder, its limit file and its usage file, for control groups version 2 and 1.
-"""
+"""The folder, limit file and usage file for the controller, for control groups version 2 and 1."""
 _CACHE = ("inactive_file", "total_inactive_file")
 """Lines in memory.stat, for version 2 and 1, with the pages that the kernel reclaims before it
 kills a process.
@@ -27,7 +26,7 @@ kills a process.
 
 
 def lack_of_room(folder: Path, needed: int) -> str:
-    """Return the reason why `needed` more bytes do not fit into a folder in node memory, or ''.
+    """Return why `needed` more bytes do not fit into a folder in node memory, or ''.
 
     Files in the folder occupy the node memory, and count toward the memory limit of the job that
     writes them.
@@ -44,7 +43,7 @@ def lack_of_room(folder: Path, needed: int) -> str:
 
 
 def _left_in_groups() -> Iterator[int]:
-    """Yield the free memory of each control group that this process belongs to."""
+    """Yield the free memory in each control group that this process belongs to."""
     for controller, limit_name, used_name in _FILES:
         for folder in _folders(controller):
             with contextlib.suppress(OSError, ValueError):
@@ -62,7 +61,7 @@ def _cache_bytes(folder: Path) -> int:
 
 
 def _folders(controller: str) -> Iterator[Path]:
-    """Yield this process's control group and its parents.
+    """Yield the control group that this process is in, and its parents.
 
     An empty controller name means version 2.
     """

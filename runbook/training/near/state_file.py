@@ -1,12 +1,12 @@
-"""Stores a rank's state as a file with a header, random states, tensors and a checksum.
+"""Stores the state of a rank in a file with header, random states, tensors and checksum.
 
     8 bytes      length of the header
     header       JSON: the identity of the state, and the name and size of each tensor
     body         the random states (torch's plain format), then the tensors in order
     32 bytes     sha256 over the header and the sha256 of each block of the body
 
-The body is hashed in blocks, so that multiple threads can hash it. Verification detects a truncated
-file and a single flipped bit.
+The body is hashed in blocks, so that multiple threads can hash it. Even a truncated file or a
+single flipped bit is detected.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from runbook.training.engines.engine import OwnTensor
 from runbook.training.messages import TrainingMessage
 
 BLOCK_BYTES = 64 * 2**20
-"""Size of the blocks that are hashed, copied from a device and sent."""
+"""Block size used for hashing, copying from a device and sending."""
 LENGTH_BYTES = 8
 DIGEST_BYTES = 32
 MOST_HEADER_BYTES = 64 * 2**20
@@ -36,7 +36,7 @@ MOST_HEADER_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class StateHeader:
-    """The header of a state file."""
+    """Header in a state file."""
 
     rank: int
     iteration: int
@@ -52,7 +52,7 @@ class StateHeader:
     data_cache: dict[str, str]
     random_bytes: int
     tensors: list[list[Any]] = field(default_factory=list)
-    """The name of each tensor and its size in bytes, in the file's order."""
+    """Name and size in bytes for each tensor, in file order."""
 
     @property
     def body_bytes(self) -> int:
@@ -60,16 +60,16 @@ class StateHeader:
         return self.random_bytes + sum(int(size) for _, size in self.tensors)
 
     def encoded(self) -> bytes:
-        """Return the beginning of the file: the header's length, followed by the header."""
+        """Return the beginning of the file: the header length, followed by the header."""
         content = json.dumps(asdict(self), sort_keys=True).encode()
         return len(content).to_bytes(LENGTH_BYTES, "big") + content
 
 
 @dataclass(frozen=True)
 class OpenState:
-    """A state file whose header has been read, and whose size matches the header.
+    """A state file after reading the header. The file size matches the header.
 
-    The content has not been verified yet.
+    The content is not verified yet.
     """
 
     path: Path
@@ -79,11 +79,11 @@ class OpenState:
 
     @property
     def file_bytes(self) -> int:
-        """Return the size of the whole file."""
+        """Return how many bytes the whole file has."""
         return self.start + self.header.body_bytes + DIGEST_BYTES
 
     def fault(self, threads: int) -> str:
-        """Return the fault of the content, or an empty string if its checksum is correct."""
+        """Return what is wrong with the content, or an empty string if the checksum is correct."""
         try:
             with self.path.open("rb", buffering=0) as stream:
                 expected = os.pread(stream.fileno(), DIGEST_BYTES, self.file_bytes - DIGEST_BYTES)
@@ -108,7 +108,7 @@ class OpenState:
         return load_plain(content)
 
     def read_into(self, tensors: Sequence[OwnTensor]) -> None:
-        """Read the file into this rank's tensors.
+        """Read the file into the tensors on this rank.
 
         Raise `TrainingError` if the file has different tensors.
         """
@@ -174,7 +174,7 @@ def write_body(
 
 
 def seal(path: Path, header: StateHeader, threads: int) -> None:
-    """Write the checksum at the end of a file whose body is complete."""
+    """Write the checksum at the end of a file with a complete body."""
     start = len(header.encoded())
     descriptor = os.open(path, os.O_RDWR)
     try:
@@ -190,7 +190,7 @@ def digest_of(
     body_bytes: int,
     threads: int,
 ) -> bytes:
-    """Compute the checksum of a file whose body begins at `start`."""
+    """Compute the checksum for a file with a body that begins at `start`."""
 
     def block_digest(offset: int) -> bytes:
         size = min(BLOCK_BYTES, start + body_bytes - offset)
@@ -202,7 +202,7 @@ def digest_of(
 
 
 def write_all(descriptor: int, content: memoryview, offset: int) -> None:
-    """Write bytes at an offset of a file. Linux writes at most 2 GiB per call."""
+    """Write bytes to a file at an offset. Linux writes at most 2 GiB per call."""
     while content:
         written = os.pwrite(descriptor, content, offset)
         content = content[written:]

@@ -8,31 +8,31 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 MOST_LOADS = 2
-"""Largest number of starts that load the same copies. Later starts load the shared checkpoint.
+"""At most this many starts load the same copies. Later starts load the shared checkpoint.
 
 If a training run repeatedly fails soon after loading the same copies, the copies may be the cause.
 """
 
 
 class CopyKey(NamedTuple):
-    """Identity of a copy of a rank's state: its node, iteration, segment and rank."""
+    """Identifies a copy: by node, iteration, segment and rank."""
 
     node: int
     rank: int
     iteration: int
     lineage: str
-    """Random name of the segment that wrote the copy, so that states of different segments are
+    """Random name of the segment that wrote the copy, so that states from different segments are
     never mixed.
     """
 
 
 @dataclass(frozen=True)
 class HeldCopy:
-    """A copy on a node, as its file header describes it."""
+    """A copy on a node, as described in the file header."""
 
     key: CopyKey
     shared_iteration: int
-    """Iteration of the newest checkpoint on the shared file system when the copy was written.
+    """Iteration of the newest checkpoint that the shared file system had when the copy was written.
 
     The value is 0 if there was no checkpoint.
     """
@@ -40,7 +40,7 @@ class HeldCopy:
 
 @dataclass(frozen=True)
 class NearChoice:
-    """Copies of one iteration, one for each rank."""
+    """Copies from one iteration, one for each rank."""
 
     iteration: int
     lineage: str
@@ -48,7 +48,7 @@ class NearChoice:
     """The copy that each rank loads, by rank."""
 
     def from_other_nodes(self, node_of_rank: Sequence[int]) -> list[int]:
-        """Return the ranks whose copy is on a node other than their own."""
+        """Return the ranks that have their copy on a node other than their own."""
         ranks: list[int] = []
         for copy in self.copies:
             if copy.node != node_of_rank[copy.rank]:
@@ -59,16 +59,16 @@ class NearChoice:
 
 @dataclass(frozen=True)
 class LoadHistory:
-    """The history of a training run's copies, according to its events."""
+    """What has happened to the copies in a training run, according to the events."""
 
     lineages: frozenset[str]
-    """Segments whose copies belong to the current course of training."""
+    """Segments with copies that belong to the current course of training."""
     spent: frozenset[tuple[int, str]]
     """Iteration and lineage of copies that are not tried again."""
 
 
 def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
-    """Return the history of a run's copies from its events, which are given oldest first.
+    """Return the history of the copies, based on the events in a run, oldest first.
 
     A rollback skips samples, so copies from before it belong to an abandoned course of training.
     Copies are not tried again if no step was completed after they were loaded, and no copies are
@@ -77,7 +77,7 @@ def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
     """
     lineages: set[str] = set()
     loads: dict[tuple[int, str], int] = {}
-    looks: dict[tuple[int, str], int] = {}  # Starts whose end was never recorded
+    looks: dict[tuple[int, str], int] = {}  # Starts that never recorded an end
     open_loads: set[tuple[int, str]] = set()
     for event in events:
         name = event.get("event")
@@ -89,7 +89,7 @@ def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
         elif name == "near_verifying":
             looks[copy] = looks.get(copy, 0) + 1
         elif name == "near_broken":
-            # The start did not crash, because it recorded the faults of the copies
+            # The start did not crash, because it recorded faults in the copies
             looks.pop(copy, None)
         elif name == "near_loading":
             looks.pop(copy, None)
@@ -142,5 +142,5 @@ def choose_copies(
 
 
 def _nearest(copies: Sequence[CopyKey], node: int) -> CopyKey:
-    """Return the copy on the rank's own node, or else a copy on the first node that has one."""
+    """Return the copy on the given node, or else a copy on the first node that has one."""
     return min(copies, key=lambda copy: (copy.node != node, copy.node))

@@ -1,4 +1,4 @@
-"""Rehearses the trainer at full size without the job's machines.
+"""Rehearses the trainer at full size without the machines for the job.
 
-A rank of a job runs on fake tensors, and its allocations, operators and messages are counted.
+A rank in a job runs on fake tensors, and allocations, operators and messages are counted.
 """

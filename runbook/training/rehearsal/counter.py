@@ -46,8 +46,7 @@ class StepCounts:
     collectives: Counter[tuple[str, str]] = field(default_factory=Counter)
     collective_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
     work: Counter[tuple[str, int, str]] = field(default_factory=Counter)
-    """The work by part of the step, chunk of the model and type, as in `plan_file.rehearsed_work`.
-    """
+    """The work by part of the step, model chunk and type, as in `plan_file.rehearsed_work`."""
     synchronizations: Counter[str] = field(default_factory=Counter)
     largest: list[Allocation] = field(default_factory=list)
     timeline: list[tuple[str, int]] = field(default_factory=list)
@@ -67,7 +66,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.chunk = 0
         self.in_kernel = False
         self.groups: dict[str, str] = {}
-        """Readable names of process groups, keyed by torch's names."""
+        """Readable names for process groups, keyed by the names in torch."""
         self.counts = StepCounts()
         self.bytes = Counter[str]()
         self._alive: dict[int, tuple[Any, Allocation, str]] = {}
@@ -76,7 +75,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def reset(self) -> StepCounts:
         """Return the counts so far, and start counting again.
 
-        The peak of the new counts starts at the memory that is in use now.
+        The peak in the new counts starts at the memory that is in use now.
         """
         counts = self.counts
         self.counts = StepCounts()
@@ -118,7 +117,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _skip_collective(self, func: Any, args: tuple[Any, ...]) -> Any:
-        """Return the result of a collective without sending, and count the memory that it needs."""
+        """Return the result of a collective without sending, and count the memory needed for it."""
         if self.device_type == "cpu" and "reduce_scatter" in func._opname:
             # gloo sums into a copy on the host.
             self._seen(self.bytes["cpu"] + _tensor_bytes(args[1]))
@@ -132,7 +131,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         options: Mapping[str, object],
         result: Any,
     ) -> None:
-        """Count the FLOPs, the memory and the kernel of an operator that was computed."""
+        """Count the FLOPs, memory and kernel for an operator that was computed."""
         formula = flop_registry.get(func._overloadpacket)
         flops = 0
         if formula is not None:
@@ -155,7 +154,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         self._add(KERNELS, 1)
         self._add(kind, flops)
-        # Attention's own rate already accounts for the bytes that it moves.
+        # The rate for attention already accounts for the bytes that it moves.
         self._add(MOVED, 0 if kind == ATTENTION else _tensor_bytes(tensors))
 
     def _add(self, kind: str, number: int) -> None:
@@ -170,7 +169,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.counts.work[part, self.chunk, kind] += number
 
     def as_one_kernel(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a version of a function that is counted as one kernel.
+        """Wrap a function so that it is counted as one kernel.
 
         A compiler would turn the function into a single kernel that reads the arguments and writes
         the result.
@@ -214,12 +213,12 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seen(current)
 
     def _seen(self, current: int) -> None:
-        """Record this number of bytes on the device as a point of the timeline.
+        """Record this number of bytes on the device as a point in the timeline.
 
         The number becomes the peak if it exceeds the current peak.
         """
         counts = self.counts
-        # Intermediate results of a kernel never reach memory.
+        # Intermediate results in a kernel never reach memory.
         if self.in_kernel:
             return
         if current > counts.peak_bytes:
@@ -261,7 +260,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._add(f"{group_name}:{operation}:{'alone' if waits else 'overlapped'}", size)
 
     def bytes_of(self, tensors: Iterable[torch.Tensor]) -> int:
-        """Return the bytes of the storages behind these tensors. Each storage is counted once."""
+        """Return the bytes in the storages behind these tensors. Each storage is counted once."""
         storages = [tensor.untyped_storage() for tensor in tensors]
         bytes_of_storage = {storage._cdata: storage.nbytes() for storage in storages}
         return sum(bytes_of_storage.values())
@@ -305,7 +304,7 @@ def _tensor_bytes(argument: Any) -> int:
 def _unsent(func: Any, args: tuple[Any, ...]) -> Any:
     """Return the result of a collective that was not sent.
 
-    The result consists of the collective's own tensors, and a handle that does not wait.
+    The result consists of the tensors passed to the collective, and a handle that does not wait.
     """
     from torch._C._distributed_c10d import FakeWork
 
@@ -324,7 +323,7 @@ def _unsent(func: Any, args: tuple[Any, ...]) -> Any:
 def _asked_by() -> str:
     """Return the innermost line that waits for a number from the device.
 
-    Only lines of the trainer, megatron-core and DeepSpeed count.
+    Only lines in the trainer, megatron-core and DeepSpeed count.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -340,7 +339,7 @@ def _asked_by() -> str:
 def thinned(
     timeline: list[tuple[str, int]], points: int = TIMELINE_POINTS
 ) -> list[tuple[str, int]]:
-    """Return the memory timeline with fewer points. The highest point of each interval is kept.
+    """Return the memory timeline with fewer points. The highest point in each interval is kept.
 
     >>> thinned([("a", 1), ("a", 5), ("a", 2), ("b", 3)], 2)
     [('a', 5), ('b', 3)]

@@ -2,10 +2,10 @@
 
 torch.cuda behaves as on the target, and fake tensors are on a separate device.
 
-A PyTorch build for CPUs has no CUDA device guard, so fake tensors on "cuda" break in autograd.
-torch's device type for backends written in Python has a guard, so every request for CUDA receives
-that device instead. As on the cluster, an operation fails if one of its tensors is still on the
-host and the other is on the GPU.
+A PyTorch build for CPUs has no CUDA device guard, so fake tensors on "cuda" break in autograd. The
+torch device type for backends written in Python has a guard, so every request for CUDA receives
+that device instead. As on the cluster, an operation fails if one tensor is still on the host and
+the other is on the GPU.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def install() -> None:
         "Stream": lambda *_, **__: _Stream(),
         "Event": lambda *_, **__: _Stream(),
         "stream": lambda *_: _Stream(),
-        # torch's optimizers call this before each step, and a CUDA build of PyTorch would ask a
+        # Optimizers in torch call this before each step, and a CUDA build of PyTorch would ask a
         # driver that may not exist.
         "is_current_stream_capturing": lambda: False,
         "get_rng_state": lambda *_, **__: torch.get_rng_state(),
@@ -83,7 +83,7 @@ def install() -> None:
 
 
 class StandIn(TorchFunctionMode):
-    """Redirects requests for CUDA to the stand-in's device.
+    """Redirects requests for CUDA to the stand-in device.
 
     C++ code that reads numbers from fake tensors is also replaced here.
     """
@@ -130,14 +130,14 @@ class StandIn(TorchFunctionMode):
 
 
 def attention(*, for_gpu: bool) -> Callable[..., torch.Tensor]:
-    """Return a replacement for torch's own attention.
+    """Return a replacement for attention in torch.
 
-    With fake tensors, torch's function would create the whole matrix of scores.
+    With fake tensors, the function in torch would create the whole score matrix.
     """
     whole = torch.nn.functional.scaled_dot_product_attention
 
     def attend(*tensors: torch.Tensor, dropout_p: float = 0.0, **options: Any) -> torch.Tensor:
-        # The kernel for CPUs does not support dropout of scores.
+        # The kernel for CPUs does not support dropout on scores.
         has_kernel = for_gpu or not dropout_p
         kernel: Callable[..., torch.Tensor] = _flash_attention if has_kernel else whole
         return kernel(*tensors, dropout_p=dropout_p, **options)
@@ -147,7 +147,7 @@ def attention(*, for_gpu: bool) -> Callable[..., torch.Tensor]:
 
 @functools.cache
 def know_onednn() -> None:
-    """Register the result's shape for oneDNN's matmul that adds to a matrix.
+    """Register the result shape for the oneDNN matmul that adds to a matrix.
 
     `cpu.onednn_matmul` calls it, and torch does not know the shape.
     """
@@ -158,7 +158,7 @@ def know_onednn() -> None:
 
 
 def _original(factory: Any) -> Any:
-    """Return torch's own function, which `cpu.answer_for_cpu` may have wrapped."""
+    """Return the original torch function, which `cpu.answer_for_cpu` may have wrapped."""
     return getattr(factory, "__wrapped__", factory)
 
 
@@ -174,7 +174,7 @@ def _flash_attention(
 ) -> torch.Tensor:
     """Call the kernel that torch uses on a GPU for 16-bit numbers.
 
-    Otherwise torch would create the whole matrix of scores.
+    Otherwise torch would create the whole score matrix.
     """
     is_causal = is_causal or attn_mask is not None
     if enable_gqa:
@@ -212,7 +212,7 @@ def move_module(
 ) -> Any:
     """Replace `Module._apply`, which swaps tensors but cannot swap fake tensors.
 
-    New parameters get the attributes of the old parameters.
+    New parameters get the same attributes as the old ones.
     """
     for child in module.children() if recurse else ():
         move_module(child, change)

@@ -1,4 +1,4 @@
-"""Rehearses a rank of a job. The rank's engine and step run at full size on fake tensors."""
+"""Rehearses a rank in a job. The engine and the step run at full size on fake tensors."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ EVALUATION = "evaluation"
 SAVE = "save"
 RESUME = "resume"
 Answers: TypeAlias = dict[tuple[Any, str], Any]
-"""The replacement for each attribute, by the attribute's owner and name."""
+"""The replacement for each attribute, by owner and attribute name."""
 
 
 def rehearse(spec: PhasePlan, rank: int) -> RehearsedRank:
-    """Build a rank of the job, and run a step with enough micro-batches for the memory peak."""
+    """Build one rank, and run a step with enough micro-batches to reach the memory peak."""
     start = time.monotonic()
     trainer_requirements.check(
         spec, spec.parallel.world_size, fp16=spec.device != "cpu"
     )  # The trainer does the same
     for_gpu = spec.device != "cpu"
-    # DeepSpeed's accelerator layer knows only the devices in its own list.
+    # The accelerator layer in DeepSpeed knows only the devices in its own list.
     if spec.engine == "deepspeed":
         spec = dataclasses.replace(spec, device="cpu")
     on_gpu = spec.device != "cpu"
@@ -142,7 +142,7 @@ class _Grown:
     whole: int
 
     def number(self, in_once: int, in_step: int) -> int:
-        """Extrapolate a count for the whole batch from the counts of the two smaller batches."""
+        """Extrapolate a count for the whole batch from the counts in the two smaller batches."""
         return in_step + round(self._per_microbatch(in_once, in_step) * (self.whole - self.run))
 
     def _per_microbatch(self, in_once: int, in_step: int) -> float:
@@ -151,7 +151,7 @@ class _Grown:
         return in_step / self.run
 
     def collectives(self) -> Iterator[Collective]:
-        """Yield the collectives of the whole batch by group and operation."""
+        """Yield the collectives for the whole batch by group and operation."""
         for key, count in sorted(self.step.collectives.items()):
             group, operation = key
             yield Collective(
@@ -162,7 +162,7 @@ class _Grown:
             )
 
     def synchronizations(self) -> dict[str, int]:
-        """Return the number of waits for the device by source line, in descending order."""
+        """Return how often the step waits for the device by source line, in descending order."""
         numbers = {}
         for line, count in self.step.synchronizations.most_common():
             numbers[line] = self.number(self.once.synchronizations[line], count)
@@ -191,7 +191,7 @@ class _Grown:
         return works
 
     def _does_not_grow(self, kind: str) -> bool:
-        """Return whether the amount of this type of work stays the same with fewer micro-batches.
+        """Return whether there is as much work of this type with fewer micro-batches.
 
         The work may belong to a different pass in the smaller batch.
         """
@@ -201,7 +201,7 @@ class _Grown:
 
 
 def _outside_optimizer(counts: StepCounts, kind: str) -> int:
-    """Return the amount of a type of work in all passes of a step, without the optimizer."""
+    """Return how much work of a type there is in all passes in a step, without the optimizer."""
     total = 0
     for (part, _, name), number in counts.work.items():
         if name == kind and part != OPTIMIZER:
@@ -211,7 +211,7 @@ def _outside_optimizer(counts: StepCounts, kind: str) -> int:
 
 
 def microbatches_to_the_peak(spec: PhasePlan, stage: int) -> int:
-    """Return a number of micro-batches that is enough for a step's memory to reach its peak.
+    """Return a number of micro-batches that is enough to reach the memory peak in a step.
 
     This is the number of micro-batches in flight on this stage, plus a few.
 
@@ -230,7 +230,7 @@ def microbatches_to_the_peak(spec: PhasePlan, stage: int) -> int:
 
 
 class _Rehearsal:
-    """The engine of this rank, and the training loop's operations on it."""
+    """The engine on this rank, and what the training loop does with it."""
 
     def __init__(self, spec: PhasePlan, counter: OperatorCounter) -> None:
         from runbook.training.health.stopping import StopConditions
@@ -285,20 +285,20 @@ class _Rehearsal:
         return Stepper(spec, self.engine, self.stopping)
 
     def smallest_step(self) -> tuple[int, StepCounts]:
-        """Run the smallest possible step, so that later steps find their memory already allocated.
+        """Run the smallest possible step, so that later steps find memory already allocated.
 
-        Return this step's number of micro-batches and its counts.
+        Return the number of micro-batches in this step and the counts.
         """
         smallest = 1
         if self.spec.parallel.virtual_pipeline > 1:
-            # Interleaved stages need groups of micro-batches as large as the pipeline.
+            # Interleaved stages need as many micro-batches at a time as there are stages.
             smallest = self.spec.parallel.pipeline
 
         if self.spec.engine == "deepspeed":
-            # The first step tells the next stage the shapes of its inputs.
+            # The first step tells the next stage the shapes of the inputs.
             self.step(1)
         else:
-            self.engine.update(0.0)  # This step creates Adam's moments
+            self.engine.update(0.0)  # This step creates the Adam moments
 
         self.counter.reset()
         self.step(smallest)
@@ -348,7 +348,7 @@ class _Rehearsal:
         return sum(sizes)
 
     def parts(self) -> dict[str, int]:
-        """Return the bytes of weights, gradients and optimizer state."""
+        """Return how many bytes weights, gradients and optimizer state take."""
         engine = self.engine
         alive = self.counter.bytes_of
         owned = engine._owned()
@@ -392,7 +392,7 @@ class _Samples:
 
 @contextlib.contextmanager
 def _job_of(spec: PhasePlan, rank: int, *, for_gpu: bool) -> Iterator[None]:
-    """Set up the process groups of the whole job, although only this rank exists."""
+    """Set up the process groups for the whole job, although only this rank exists."""
     if spec.device == "cpu":
         cpu.answer_for_cpu()
         gpu_stand_in.know_onednn()
@@ -453,7 +453,7 @@ def _replaced(answers: Answers) -> Iterator[None]:
 
 
 def _fused_kernels(counter: OperatorCounter) -> Answers:
-    """Return replacements for megatron-core's functions that torch compiles on a GPU.
+    """Return replacements for functions in megatron-core that torch compiles on a GPU.
 
     Each replacement is counted as one kernel.
     """
@@ -462,7 +462,7 @@ def _fused_kernels(counter: OperatorCounter) -> Answers:
         if not title.startswith("megatron.core."):
             continue
         for name, call in list(vars(module).items()):
-            # torch.compile attaches the original to its result.
+            # torch.compile attaches the original to the result.
             if hasattr(call, "_torchdynamo_orig_callable"):
                 answers[module, name] = counter.as_one_kernel(call)
 
@@ -513,7 +513,7 @@ def _gather_own(objects: list[Any], own_object: Any, group: Any = None) -> None:
 
 
 def group_names() -> dict[str, str]:
-    """Return readable names of this rank's process groups, keyed by torch's names."""
+    """Return readable names for the process groups on this rank, keyed by the names in torch."""
     from megatron.core import parallel_state
 
     named = {

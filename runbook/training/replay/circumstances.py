@@ -1,4 +1,4 @@
-"""The versions, the trainer's own files and the machines that `runbook replay` compares.
+"""The versions, trainer source files and machines that `runbook replay` compares.
 
 They are written to the header of replay.jsonl.
 """
@@ -19,11 +19,11 @@ from runbook.plan_file.replay_file import MarkKey, ReplayLine
 from runbook.training.ranks import on_gpu
 
 PACKAGES = ("torch", "megatron-core", "transformer-engine", "triton", "numpy")
-"""Packages whose versions affect the bits of a step's results."""
+"""Packages with versions that affect the bits in the results."""
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the installed packages in `PACKAGES`."""
+    """Return the versions of Python and the installed packages in `PACKAGES`."""
     version_of = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -36,7 +36,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def hash_of_code() -> str:
-    """Return a sha256 of the trainer's own files, which does not depend on the commit."""
+    """Return a sha256 over the trainer source files, which does not depend on the commit."""
     digest = hashlib.sha256()
     for package in (training, plan_file):
         folder = Path(package.__file__ or "").parent
@@ -47,7 +47,7 @@ def hash_of_code() -> str:
 
 
 def machine() -> str:
-    """Return the properties of this rank's hardware that affect the bits of a result."""
+    """Return the hardware properties on this rank that affect the bits in a result."""
     if on_gpu():
         return str(torch.cuda.get_device_name())
     threads = torch.get_num_threads()
@@ -55,7 +55,7 @@ def machine() -> str:
 
 
 def processor() -> str:
-    """Return the name of the processor, or its architecture if the name is not known."""
+    """Return the processor name, or the architecture if the name is not known."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -71,17 +71,17 @@ def processor() -> str:
 
 @dataclass(frozen=True)
 class RankCircumstances:
-    """The circumstances of a rank, and its version of the program."""
+    """The circumstances on a rank, and which program version it runs."""
 
     keys: list[MarkKey]
     host: str
     machine: str
     program: str
-    """Hash of versions and code, because nodes may have different installations."""
+    """Hash over versions and code, because nodes may have different installations."""
 
     @classmethod
     def now(cls, keys: list[MarkKey]) -> "RankCircumstances":
-        """Return the circumstances of this rank."""
+        """Return the circumstances on this rank."""
         text = json.dumps([versions(), hash_of_code()], sort_keys=True)
         program = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
         return cls(keys, socket.gethostname(), machine(), program)

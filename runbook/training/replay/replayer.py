@@ -1,9 +1,9 @@
 """Recomputes the first micro-batch of some steps, and reports which rank computes wrong numbers.
 
 Before the other micro-batches, the first one is computed twice from the same random states. The
-step continues with the gradients of the second computation. They are bit-identical to the gradients
-of a step that computes the micro-batch once, because the sums begin at 0, and nothing is sent to
-other replicas before the last micro-batch.
+step continues with the gradients from the second computation. They are bit-identical to the
+gradients in a step that computes the micro-batch once, because the sums begin at 0, and nothing is
+sent to other replicas before the last micro-batch.
 """
 
 import collections
@@ -46,14 +46,14 @@ This value is an estimate. Rounding in bf16 should stay far below it, and a flip
 exceeds it.
 """
 REPEATS = 2
-"""Number of times that a rank recomputes a micro-batch after two computations have differed."""
+"""How many times a rank recomputes a micro-batch after two computations have differed."""
 
 Numbers: TypeAlias = dict[ComputedPlace, float]
 
 
 @dataclass(frozen=True)
 class RandomStates:
-    """The random states that a rank's forward pass uses."""
+    """The random states used in the forward pass on a rank."""
 
     torch_state: torch.Tensor
     tracker: dict[str, torch.Tensor]
@@ -61,13 +61,13 @@ class RandomStates:
 
     @classmethod
     def now(cls) -> "RandomStates":
-        """Return copies of this rank's states."""
+        """Return copies of the states on this rank."""
         cuda = torch.cuda.get_rng_state() if on_gpu() else None
         tracker = {name: state.clone() for name, state in tracker_states().items()}
         return cls(torch.get_rng_state(), tracker, cuda)
 
     def restore(self) -> None:
-        """Set this rank's states."""
+        """Set the states on this rank."""
         torch.set_rng_state(self.torch_state)
         restore_tracker_states({name: state.clone() for name, state in self.tracker.items()})
         if self.cuda is not None:
@@ -76,7 +76,7 @@ class RandomStates:
 
 @dataclass(frozen=True)
 class Computation:
-    """A forward and backward pass over the first micro-batches of a step."""
+    """A forward and backward pass over the first micro-batches in a step."""
 
     losses: Losses
     numbers: Numbers
@@ -84,7 +84,7 @@ class Computation:
 
 @dataclass(frozen=True)
 class Corruption:
-    """A rank whose second computation differed from its first, and the origin of the difference."""
+    """A rank that computed something different the second time, and where the difference began."""
 
     iteration: int
     rank: int
@@ -109,7 +109,7 @@ class Corruption:
 
 @dataclass
 class ReplayedPart:
-    """The result of replaying a part of a step."""
+    """Result of replaying part of a step."""
 
     findings: list[Corruption] = field(default_factory=list)
     seconds: float = 0.0
@@ -117,7 +117,7 @@ class ReplayedPart:
 
 
 class Replayer:
-    """Replays the first micro-batches of a step at a fixed interval of steps."""
+    """Replays the first micro-batches in a step, at a fixed interval of steps."""
 
     def __init__(self, spec: PhasePlan, engine: MegatronEngine) -> None:
         self._engine = engine
@@ -140,7 +140,7 @@ class Replayer:
         self.last = ReplayedPart()
 
     def is_due(self, iteration: int) -> bool:
-        """Return whether the first micro-batch of this step must be recomputed."""
+        """Return whether the first micro-batch in this step must be recomputed."""
         return bool(self._interval) and iteration % self._interval == 0
 
     def compute(
@@ -149,9 +149,9 @@ class Replayer:
         num_microbatches: int,
         iteration: int,
     ) -> float:
-        """Compute a step like the engine, but compute its first micro-batches twice.
+        """Compute a step like the engine, but compute the first micro-batches twice.
 
-        Return the engine's loss.
+        Return the same loss as the engine.
         """
         self.last = ReplayedPart()
         self._iteration = iteration
@@ -174,7 +174,7 @@ class Replayer:
         return total_loss([*again.losses, *others])
 
     def _remembered(self, batches: MicroBatches) -> MicroBatches:
-        """Yield the micro-batches of a step, and keep them until the step's samples are hashed."""
+        """Yield the micro-batches in a step, and keep them until the samples are hashed."""
         for batch in batches:
             self._batches.append(batch)
             yield batch
@@ -228,7 +228,7 @@ class Replayer:
         num_microbatches: int,
         states: RandomStates,
     ) -> Numbers | None:
-        """Make the corresponding rank of the next replica compute this rank's micro-batches.
+        """Make the corresponding rank in the next replica compute the micro-batches for this rank.
 
         Return None if there is only one replica.
         """
@@ -255,7 +255,7 @@ class Replayer:
         return numbers
 
     def _suspect(self, own_numbers: list[Numbers], neighbour: Numbers | None) -> "_Suspect | None":
-        """Return the first difference between this rank's first two computations, or None."""
+        """Return the first difference between the first two computations on this rank, or None."""
         difference = first_difference(own_numbers[0], own_numbers[1], self._tolerance)
         if difference is None:
             return None
@@ -336,7 +336,7 @@ class Replayer:
 
 @dataclass(frozen=True)
 class _Suspect:
-    """A rank whose first two computations differ."""
+    """A rank on which the first two computations differ."""
 
     order: tuple[int, int, int, int]
     place: ComputedPlace
@@ -352,7 +352,7 @@ class _Suspect:
 def first_of_replicas(suspects: Any) -> list[_Suspect]:
     """Return the first rank with a difference in each replica.
 
-    The replica's other ranks have received wrong numbers from this first rank.
+    The other ranks in the replica have received wrong numbers from this first rank.
     """
     firsts: dict[int, _Suspect] = {}
     for suspect in suspects:
@@ -364,14 +364,14 @@ def first_of_replicas(suspects: Any) -> list[_Suspect]:
 
 
 def _most_frequent(numbers_of: list[Numbers]) -> Numbers:
-    """Return the most frequent result of the computations. In a tie, return the latest result."""
+    """Return the most frequent result. In a tie, return the latest result."""
     texts = [tuple(numbers.items()) for numbers in numbers_of]
     ((most_frequent, _),) = collections.Counter(reversed(texts)).most_common(1)
     return dict(most_frequent)
 
 
 def hash_of_samples(batches: list[MicroBatch]) -> str:
-    """Return a hash of this rank's input to a step: tokens, labels and the loss mask."""
+    """Return a hash over the input to a step on this rank: tokens, labels and loss mask."""
     digest = hashlib.blake2b(digest_size=4)
     for batch in batches:
         for _, values in sorted(batch.items()):
@@ -380,7 +380,7 @@ def hash_of_samples(batches: list[MicroBatch]) -> str:
 
 
 def hash_of_tokens(batches: list[MicroBatch]) -> str:
-    """Return a hash of the tokens of micro-batches."""
+    """Return a hash over the tokens in micro-batches."""
     digest = hashlib.blake2b(digest_size=4)
     for batch in batches:
         digest.update(batch["tokens"].cpu().contiguous().numpy().tobytes())

@@ -1,18 +1,19 @@
-"""Takes fingerprints of a rank's results.
+"""Takes fingerprints of the results on a rank.
 
 Fingerprints cover activations, gradients of activations, and gradients of weights.
 
-A fingerprint is the sum of the words in a tensor's memory. Flipping a bit changes a word by a power
-of two, so the sum always changes. Two differences that cancel each other out are not detected.
+A fingerprint is the sum of all words in the memory of a tensor. Flipping a bit changes a word by a
+power of two, so the sum always changes. Two differences that cancel each other out are not
+detected.
 
-The output of a matmul is recorded before the sum over tensor-parallel ranks. After this sum, all of
-these ranks have a wrong number, so its origin is lost.
+The output of a matmul is recorded before the sum over tensor-parallel ranks. After this sum, all
+these ranks have a wrong number, and it is unknown where it came from.
 
 If bits are compared and each layer is computed by a single rank, only the ends of its blocks are
-watched, which reads a quarter of the bytes. A wrong number within a block reaches the block's
-output or the gradient of one of its weights. If it reaches neither of them, the step is
-bit-identical to a step without the error. If norms are compared with a tolerance, a wrong number
-may become too small to notice, so all outputs are watched.
+watched, which reads a quarter of the bytes. A wrong number within a block reaches the output or a
+weight gradient in the block. If it reaches neither, the step is bit-identical to a step without the
+error. If norms are compared with a tolerance, a wrong number may become too small to notice, so all
+outputs are watched.
 """
 
 import contextlib
@@ -29,9 +30,9 @@ from runbook.training.engines.engine import StepClock
 from runbook.training.health import injected_faults
 
 HASHING = "hash_seconds"
-"""Name in metrics.jsonl of the part of a step that computes fingerprints."""
+"""Name in metrics.jsonl for the part of a step in which fingerprints are computed."""
 LAYER_OUTPUT = "output"
-"""Name of a whole layer's output."""
+"""Name used for the output of a whole layer."""
 ALL_OUTPUTS = (
     "embedding",
     "input_layernorm",
@@ -45,7 +46,7 @@ ALL_OUTPUTS = (
     "final_layernorm",
     "output_layer",
 )
-"""Modules of megatron-core whose outputs can be fingerprinted, by the last part of their names."""
+"""Modules in megatron-core with outputs that can be fingerprinted, by the last part of the name."""
 ENDS_FORWARD = (
     "embedding",
     "core_attention",
@@ -56,7 +57,7 @@ ENDS_FORWARD = (
 )
 """Outputs that complete a block, or a kernel other than a matmul."""
 ENDS_BACKWARD = ("embedding", "input_layernorm", "linear_proj", LAYER_OUTPUT, "final_layernorm")
-"""Outputs whose gradient completes a block's backward pass."""
+"""Outputs with a gradient that completes the backward pass through a block."""
 _LAYER = re.compile(r"(?:.*\.)?layers\.(\d+)(?:\.(.*))?")
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16), (1, torch.uint8))
 _SUMS = {torch.int64: torch.int64, torch.int32: torch.int32}
@@ -66,9 +67,9 @@ int64 on a CPU.
 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the words in a tensor's memory, with overflow discarded.
+    """Return the sum of all words in the memory of a tensor, with overflow discarded.
 
-    The sum stays on the tensor's device.
+    The sum stays on the same device as the tensor.
     """
     flat = tensor.detach().reshape(-1)
     num_bytes = flat.numel() * flat.element_size()
@@ -82,13 +83,13 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def norm_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the norm of a tensor. The result stays on the tensor's device."""
+    """Return the norm of a tensor. The result stays on the same device."""
     norm: torch.Tensor = torch.linalg.vector_norm(tensor.detach(), dtype=torch.float32)
     return norm.double()
 
 
 def _flip(tensor: torch.Tensor, element: int, bit: int) -> None:
-    """Flip a bit in a number of a tensor in place, to inject a fault."""
+    """Flip a bit in one element of a tensor in place, to inject a fault."""
     index = []
     for size in reversed(tensor.shape):
         index.append(element % size)
@@ -98,7 +99,7 @@ def _flip(tensor: torch.Tensor, element: int, bit: int) -> None:
     word = {2: torch.int16, 4: torch.int32}[tensor.element_size()]
     bits = 8 * tensor.element_size()
     bit %= bits
-    # In a signed word, a mask of only the highest bit is the smallest number.
+    # In a signed word, a mask with only the highest bit is the smallest number.
     mask = 1 << bit if bit < bits - 1 else -(1 << bit)
     number = tensor[flipped_index].reshape(1).clone()
     tensor[flipped_index] = (number.view(word) ^ mask).view(tensor.dtype)[0]
@@ -106,7 +107,7 @@ def _flip(tensor: torch.Tensor, element: int, bit: int) -> None:
 
 @dataclass(frozen=True)
 class WatchedOutputs:
-    """Modules whose outputs, or the gradients of whose outputs, are fingerprinted."""
+    """Modules with outputs, or output gradients, that are fingerprinted."""
 
     forward: tuple[str, ...]
     backward: tuple[str, ...]
@@ -116,8 +117,8 @@ class WatchedOutputs:
         """Return the smallest set of outputs that reveals a wrong number with its rank and layer.
 
         Ranks that compute a layer together (tensor, sequence and context parallelism) exchange
-        numbers within its blocks. At the end of a block all of these ranks would differ, and
-        healthy ranks would be blamed. So in that case all outputs are watched.
+        numbers within blocks. At the end of a block all these ranks would differ, and healthy ranks
+        would be blamed. So in that case all outputs are watched.
         """
         if bitwise and ranks_of_a_layer == 1:
             return cls(ENDS_FORWARD, ENDS_BACKWARD)
@@ -131,10 +132,10 @@ class WatchedOutputs:
 
 @dataclass(frozen=True)
 class LayerNames:
-    """The positions of a chunk's modules and weights in the full model."""
+    """The positions of modules and weights from a chunk in the full model."""
 
     numbers: dict[int, int]
-    """Number of each layer in the full model, starting at 1, by its position in the chunk."""
+    """Layer numbers in the full model, starting at 1, by position in the chunk."""
     last: int
     """The layer number for the modules after the last layer."""
 
@@ -150,7 +151,7 @@ class LayerNames:
         name: str,
         number: int = 0,
     ) -> ComputedPlace:
-        """Return the place of a module or weight by its name in the chunk."""
+        """Return the place of a module or weight, given the name in the chunk."""
         if match := _LAYER.fullmatch(name):
             inside = match[2] or LAYER_OUTPUT
             return ComputedPlace(part, self.numbers[int(match[1])], inside, number)
@@ -159,7 +160,7 @@ class LayerNames:
 
 
 class Trace:
-    """The fingerprints of a rank's results, in the order of computation."""
+    """Fingerprints of the results on a rank, in the order of computation."""
 
     def __init__(self, fingerprint: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._fingerprint = fingerprint
@@ -172,7 +173,7 @@ class Trace:
         """Record the fingerprint of a tensor."""
         flip = injected_faults.armed.flipped_bit(location.part, location.layer)
         if flip:
-            # autograd refuses a saved tensor whose version has changed. Changes through `data` do
+            # autograd refuses a saved tensor if its version has changed. Changes through `data` do
             # not change the version.
             _flip(tensor.data, *flip)
         key = (location.part, location.layer, location.name)
@@ -193,7 +194,7 @@ class Trace:
 
 
 class Tracer:
-    """Watches this rank's chunks of the model."""
+    """Watches the model chunks on this rank."""
 
     def __init__(
         self,
@@ -213,7 +214,7 @@ class Tracer:
             self._find_places(model, LayerNames.of(model, num_layers))
 
     def _find_places(self, model: Any, names: LayerNames) -> None:
-        """Find a chunk's modules and weights once, because walking a model takes milliseconds."""
+        """Find modules and weights in a chunk once, because walking a model takes milliseconds."""
         outputs = {*self.watched.forward, *self.watched.backward}
         for name, module in model.named_modules():
             is_layer = bool(re.fullmatch(r".*layers\.\d+", name))
@@ -236,7 +237,7 @@ class Tracer:
             yield trace
 
     def add_gradients(self, trace: Trace) -> None:
-        """Record fingerprints of the current gradients of the weights."""
+        """Record fingerprints of the current weight gradients."""
         with self._clock.during(HASHING):
             for weight, location in self._weights:
                 gradient = getattr(weight, "main_grad", None)

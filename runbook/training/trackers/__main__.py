@@ -1,6 +1,6 @@
 """`python -m runbook.training.trackers NAME plan.json PHASE`: send one training run to one tracker.
 
-The program ends soon after its standard input is closed.
+The program ends soon after standard input is closed.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from runbook.training.trackers.services import SERVICES
 LOG = logging.getLogger("runbook.training.trackers")
 
 NICENESS = 5
-"""Niceness of a tracker's process, so that training ranks have priority on every core."""
+"""Niceness of each tracker process, to give training ranks priority on every core."""
 
 
 def main() -> int:
@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("plan", type=Path)
     parser.add_argument("phase")
     arguments = parser.parse_args()
-    # Stop signals are meant for the trainer, which ends this process by closing its stdin.
+    # Stop signals are meant for the trainer, which ends this process by closing stdin.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICENESS)

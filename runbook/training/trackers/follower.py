@@ -1,4 +1,4 @@
-"""Sends the metrics in a run's files to a tracker.
+"""Sends the metrics from the files in a run to a tracker.
 
 Each line is sent only once, even after restarts.
 """
@@ -29,7 +29,7 @@ LONGEST_WAIT_SECONDS = 60.0
 END_SECONDS = 120
 """Seconds for sending the last numbers after the trainer has closed standard input or ended."""
 LAST_TRIES_SECONDS = 90.0
-"""Seconds at the beginning of `END_SECONDS` when a failed tracker is retried.
+"""At the end, a failed tracker is retried for this many of the `END_SECONDS`.
 
 Before the process ends, it reports the lines that it could not send.
 """
@@ -41,17 +41,17 @@ READ_BYTES = 2**20
 
 @dataclass
 class SentSoFar:
-    """A tracker's progress, as stored in `trackers/NAME.json`."""
+    """How much has been sent to a tracker, as stored in `trackers/NAME.json`."""
 
     run: str = ""
-    """The tracker's own id for the run; empty until the tracker has assigned one."""
+    """The id that the tracker uses for the run; empty until it has assigned one."""
     first_line: str = ""
-    """Checksum of the first line of metrics.jsonl.
+    """Checksum of the first line in metrics.jsonl.
 
     With `--redo`, training starts a new file.
     """
     read: dict[str, int] = field(default_factory=dict)
-    """Number of bytes that were sent, by file."""
+    """How many bytes were sent, by file."""
 
 
 def end_with(descriptor: int) -> Event:
@@ -62,7 +62,7 @@ def end_with(descriptor: int) -> Event:
     ended = Event()
 
     def wait() -> None:
-        # Use os.read: at exit, Python would wait for the lock of a buffered stream.
+        # Use os.read: at exit, Python would wait for the lock on a buffered stream.
         while os.read(descriptor, 1):
             pass
         ended.set()
@@ -91,7 +91,7 @@ class Follower:
         self.progress = SentSoFar()
 
     def run(self) -> int:
-        """Follow the run until its end, and return the exit code."""
+        """Follow the run to the end, and return the exit code."""
         with self._place.with_suffix(".lock").open("w") as lock:
             # The previous job may still be sending its last numbers.
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -118,8 +118,7 @@ class Follower:
 
                 wait = LOOK_SECONDS
             except Exception:
-                # A library may raise any exception. The lines of a failed call do not count as
-                # sent.
+                # A library may raise any exception. Lines in a failed call do not count as sent.
                 is_more = False
                 if is_ended and time.monotonic() + wait > gives_up_at:
                     LOG.exception("not sent")
@@ -181,7 +180,7 @@ class Follower:
 
 
 def read_progress(path: Path, first_line: str) -> SentSoFar:
-    """Return a tracker's progress with the run whose metrics start with this line."""
+    """Return the progress for a tracker, if it belongs to metrics that start with this line."""
     try:
         progress = SentSoFar(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -193,7 +192,7 @@ def read_progress(path: Path, first_line: str) -> SentSoFar:
 
 
 def first_line_of(path: Path) -> str:
-    """Return the checksum of a file's first line, or an empty string if the line is incomplete."""
+    """Return the checksum of the first line, or an empty string if that line is incomplete."""
     try:
         with path.open("rb") as stream:
             line = stream.readline()
@@ -218,7 +217,7 @@ def read_lines(path: Path, start: int) -> list[bytes]:
 
 
 def point_of(line: bytes, file: str) -> TrackedPoint | None:
-    """Return the finite numbers of a line, or None if a killed process left the line incomplete."""
+    """Return the finite numbers in a line, or None if a killed process left the line incomplete."""
     try:
         record = json.loads(line)
         prefix = "" if file == "metrics" else f"{file}_"

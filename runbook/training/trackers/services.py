@@ -1,6 +1,6 @@
-"""Calls to each tracker's library.
+"""Calls the library for each tracker.
 
-Addresses, accounts and keys come from the tracker's own environment variables.
+Addresses, accounts and keys come from the environment variables that the tracker defines.
 """
 
 import dataclasses
@@ -15,20 +15,20 @@ from urllib.parse import urlsplit
 from runbook.plan_file.schema import PhasePlan
 
 PROJECT = "gpt3-runbook"
-"""Project (or experiment in MLflow) to use if neither the run file nor the tracker's variable names
+"""Project (or experiment in MLflow) to use if neither the run file nor a tracker variable names
 one.
 """
 FOLDER = "trackers"
-"""Folder within the run folder for local stores, logs, and each tracker's progress."""
+"""Folder in the run folder for local stores, logs, and tracker progress."""
 METRICS_PER_CALL = 1000
-"""Largest number of metrics that MLflow's server accepts in one log_batch (mlflow 3.17,
+"""Largest number of metrics that an MLflow server accepts in one log_batch (mlflow 3.17,
 MAX_METRICS_PER_BATCH)."""
 WANDB_ADDRESS = "https://api.wandb.ai"
 
 
 @dataclass(frozen=True)
 class TrackedPoint:
-    """The metrics of a step or an evaluation."""
+    """The metrics from a step or an evaluation."""
 
     iteration: int
     time: float
@@ -38,13 +38,13 @@ class TrackedPoint:
 class Service(Protocol):
     """A tracker service.
 
-    The methods may raise errors or hang, so they are called only in the tracker's own process.
+    The methods may raise errors or hang, so they are called only in a process for this tracker.
     """
 
     def open(self, run: str) -> str:
         """Begin a run if `run` is empty, or else continue the run with this id.
 
-        Return the run's id.
+        Return the run id.
         """
 
     def log(self, points: Sequence[TrackedPoint]) -> None:
@@ -58,12 +58,12 @@ Setting = str | int | float
 
 
 def settings_of(spec: PhasePlan) -> dict[str, Setting]:
-    """Return a flat description of the training: names and numbers of the plan, but no paths."""
+    """Return a flat description of the training: names and numbers in the plan, but no paths."""
     sections = ("model", "parallel", "batch", "duration", "learning_rate", "optimizer", "precision")
     values: dict[str, Setting] = {"phase": spec.phase, "engine": spec.engine, "seed": spec.seed}
     for section in sections:
         content = dataclasses.asdict(getattr(spec, section))
-        # A model's sizes are stored next to its name, as in plan.json.
+        # Model sizes are stored next to the model name, as in plan.json.
         sizes = content.pop("shape", {})
         values |= dict(_flat(section, sizes | content))
     return values
@@ -104,7 +104,7 @@ class WandbService:
             config=settings_of(spec),
             settings=self._wandb.Settings(console="off"),
         )
-        # W&B's own step counter is not used: a rollback repeats iterations, which W&B would drop.
+        # The step counter in W&B is not used: a rollback repeats iterations, which W&B would drop.
         self._run.define_metric("*", step_metric="iteration")
         return run
 
@@ -209,7 +209,7 @@ class TrackioService:
         self._spec = spec
 
     def open(self, run: str) -> str:
-        """Begin or continue a run. trackio identifies a run by its name."""
+        """Begin or continue a run. trackio identifies runs by name."""
         spec = self._spec
         run = run or spec.root.resolve().name
         self._run = self._trackio.init(

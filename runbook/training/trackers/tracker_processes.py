@@ -15,7 +15,7 @@ from runbook.training.trackers.services import FOLDER
 CLOSE_SECONDS = 10.0
 """Seconds that the trainer waits for the last numbers.
 
-A slower tracker sends its last numbers while the job ends.
+A slower tracker sends the last numbers while the job ends.
 """
 
 
@@ -39,7 +39,7 @@ class TrackerProcesses:
                 )
 
     def check(self) -> None:
-        """Report a tracker whose process has ended before the training.
+        """Report a tracker if the process for it has ended before the training.
 
         The check takes microseconds.
         """
@@ -48,7 +48,7 @@ class TrackerProcesses:
                 self._report(name, f"ended with exit code {process.returncode}")
 
     def close(self) -> None:
-        """Let each tracker send its last numbers, and wait for them briefly."""
+        """Let each tracker send the last numbers, and wait for them briefly."""
         for process in self._running.values():
             if process.stdin is not None:
                 # Nothing is ever written to this pipe.

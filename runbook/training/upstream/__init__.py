@@ -1,1 +1,1 @@
-"""A folder for PYTHONPATH that lets another project's training program run without a GPU."""
+"""A folder for PYTHONPATH that lets a training program from another project run without a GPU."""

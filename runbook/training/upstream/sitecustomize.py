@@ -1,8 +1,8 @@
-"""Replaces GPU functions so that another project's training program runs without a GPU.
+"""Replaces GPU functions to let a training program from another project run without a GPU.
 
-If the folder of this file is on PYTHONPATH, Python runs the file before the program, whose own
-files stay unchanged. `runbook rehearse --upstream` puts the folder there. Each change is made
-immediately after the import of the module that it changes.
+If the folder with this file is on PYTHONPATH, Python runs the file before the program, and the
+files in the program stay unchanged. `runbook rehearse --upstream` puts the folder there. Each
+change is made immediately after importing the module that it changes.
 """
 
 import atexit
@@ -22,7 +22,7 @@ from typing import Any
 
 
 def _answer_for_gpu(torch: Any) -> None:
-    """Present one GPU per rank, whose tensors, random states and matmuls are on the CPU."""
+    """Present one GPU per rank, with tensors, random states and matmuls on the CPU."""
     from torch.utils import cpp_extension
 
     from runbook.training import cpu
@@ -60,24 +60,25 @@ def _answer_for_gpu(torch: Any) -> None:
         # torch.manual_seed calls this function, and has already seeded the only generator.
         module.manual_seed_all = lambda *_: None
 
-    # Megatron-DeepSpeed passes the arguments of apex's version even if it uses torch's.
+    # Megatron-DeepSpeed passes the arguments for the apex version even if it uses the one in torch.
     init_norm = torch.nn.LayerNorm.__init__
     torch.nn.LayerNorm.__init__ = lambda self, *arguments, sequence_parallel=False, **options: (
         init_norm(self, *arguments, **options)
     )
-    # A CUDA build of torch would ask its driver for pinned memory.
+    # A CUDA build of torch would ask the driver for pinned memory.
     init_loader = torch.utils.data.DataLoader.__init__
     torch.utils.data.DataLoader.__init__ = lambda self, *arguments, **options: init_loader(
         self, *arguments, **{**options, "pin_memory": False}
     )
-    # Megatron asks the nvcc in this folder for its version.
+    # Megatron asks nvcc in this folder for its version.
     cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"]
-    # If a program leaves gloo's threads running until the interpreter ends, these threads
-    # occasionally abort the program after it has finished its work.
+    # If a program leaves gloo threads running until the interpreter ends, these threads
+    # occasionally abort the program after it has finished.
     atexit.register(
         lambda: torch.distributed.is_initialized() and torch.distributed.destroy_process_group()
     )
-    # Here the GPU's random state is the CPU's, and Megatron would warn about that in every layer.
+    # Here the GPU random state is that on the CPU, and Megatron would warn about this in every
+    # layer.
     logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)
 
 
@@ -112,7 +113,7 @@ def _tensors_on_cpu(torch: Any) -> Any:
 
 
 def _answer_without_transformer_engine(module: Any) -> None:
-    """Satisfy Megatron-LM e958b2ca, which queries Transformer Engine's version when it is imported."""
+    """Satisfy Megatron-LM e958b2ca, which queries the Transformer Engine version when imported."""
     if importlib.util.find_spec("transformer_engine") is None and hasattr(module, "_te_version"):
         module._te_version = module.PkgVersion("0")
 
@@ -125,11 +126,11 @@ def _allow_no_fp8(module: Any) -> None:
 
 
 def _count_steps_as_fused_adam(module: Any) -> None:
-    """Keep the count of Adam's steps in the parameter group, like apex's FusedAdam.
+    """Keep the Adam step count in the parameter group, like FusedAdam in apex.
 
-    Without apex and Transformer Engine, Megatron-LM e958b2ca cannot load a checkpoint of its
-    distributed optimizer. It reads the steps from a state that torch's AdamW does not have before
-    its first step, and fails with `assert len(steps) == 1` (seen 2026-11-27).
+    Without apex and Transformer Engine, Megatron-LM e958b2ca cannot load a checkpoint with the
+    distributed optimizer. It reads the steps from a state that AdamW in torch does not have before
+    the first step, and fails with `assert len(steps) == 1` (seen 2026-11-27).
     """
     import torch
 
@@ -138,7 +139,7 @@ def _count_steps_as_fused_adam(module: Any) -> None:
         return
 
     class AdamW(torch.optim.AdamW):
-        """AdamW whose states contain only the two moments."""
+        """AdamW with only the two moments in the states."""
 
         def step(self, closure: Any = None) -> Any:
             for group in self.param_groups:
@@ -155,7 +156,7 @@ def _count_steps_as_fused_adam(module: Any) -> None:
             return loss
 
         def __setstate__(self, state: Any) -> None:
-            # torch's own AdamW expects a step count in each state
+            # The original AdamW expects a step count in each state
             with_steps = [values for values in state["state"].values() if values]
             for values in with_steps:
                 values["step"] = torch.tensor(0.0)
@@ -191,7 +192,7 @@ def _run_deepspeed_on_cpu(module: Any) -> None:
 
 CHANGES: dict[str, Callable[[Any], None]] = {
     "torch": _answer_for_gpu,
-    # Megatron writes checkpoints with a private function of torch, which has had an additional
+    # Megatron writes checkpoints with a private torch function, which has had an additional
     # argument since 2.7.
     "torch.distributed.checkpoint.filesystem": _keep_old_call,
     # numpy 2.0 removed `product`, which Megatron uses when it saves.
@@ -204,7 +205,7 @@ CHANGES: dict[str, Callable[[Any], None]] = {
     # If all ranks are on one machine, DeepSpeed compiles a library for their sums.
     "deepspeed.ops": lambda module: module.__compatible_ops__.update(deepspeed_shm_comm=False),
 }
-"""The changes, by module. Each change is made immediately after its module is imported."""
+"""The changes, by module. Each change is made immediately after the module is imported."""
 UNUSED = ("torchvision", "deepspeed.compression", "wandb", "ezpz")
 """Modules that Megatron-DeepSpeed imports but does not use to train a GPT.
 
@@ -220,7 +221,7 @@ Versions 0.15.4 and 0.19.8 do not need them (seen 2026-11-26).
 
 
 def stand_ins() -> tuple[str, ...]:
-    """Return the modules that empty modules may replace, for the installed version of DeepSpeed."""
+    """Return the modules that empty modules may replace, for the installed DeepSpeed version."""
     try:
         numbers = importlib.metadata.version("deepspeed").split(".")[:2]
     except importlib.metadata.PackageNotFoundError:
@@ -231,9 +232,9 @@ def stand_ins() -> tuple[str, ...]:
 
 
 class Changer(MetaPathFinder, Loader):
-    """An import finder that changes the modules in CHANGES after their import.
+    """An import finder that changes the modules in CHANGES after they are imported.
 
-    It is also the loader of the empty modules.
+    It also loads the empty modules.
     """
 
     def __init__(self) -> None:
@@ -245,7 +246,7 @@ class Changer(MetaPathFinder, Loader):
         path: Any = None,
         target: Any = None,
     ) -> Any:
-        """Return the spec of a module that is changed or may be missing, or else None."""
+        """Return the spec for a module that is changed or may be missing, or else None."""
         may_miss = any(f"{name}.".startswith(f"{word}.") for word in self.may_miss)
         if name in CHANGES or may_miss:
             spec = importlib.machinery.PathFinder.find_spec(name, path)
