@@ -128,6 +128,9 @@ class PhaseMessage(Message):
     )
     JOB_FINISHED_UNWATCHED = "Job {job_id} has already finished; it is not started again."
     JOB_GOES_ON = "The job ended as {state} ({reason}); it continues as jobs/{folder_name}."
+    FORECASTS_NOT_SCORED = (
+        "The forecasts are not scored yet, because {phase} is not finished ({missing})."
+    )
     JOB_NOT_FINISHED = (
         "{phase} is not finished: jobs/{job_name} is {state} ({reason}). Run the cell that "
         "watches it, or end it: runbook cancel {settings_name}. Then run this cell again."
@@ -496,9 +499,18 @@ class PhaseMessage(Message):
     TRAINING_GOES_ON = (
         "The training continues from its checkpoint at iteration {saved:,}: {changes}."
     )
+    RESULTS_SO_FAR = (
+        "{phase} is not finished ({missing}): these are its results up to iteration {last:,}, "
+        "of {planned}. Run this notebook again when it is."
+    )
     TRAINING_NOT_FINISHED = (
         "{phase} is not finished, because its training is not ({missing}). Run the cells that "
         "launch and watch it, then run this cell again."
+    )
+    TRAINING_STILL_RUNS = (
+        "{phase} cannot end yet: jobs/{job_name} is {state} ({reason}), and its results still "
+        "change. When it has ended, run this notebook again; to end it: runbook cancel "
+        "{settings_name}."
     )
     USER_UNKNOWN = "user id {user_id} has no name in the node's user database"
     VALUE_REPLACED = "{key}: {old} -> {new}"

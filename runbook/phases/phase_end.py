@@ -5,19 +5,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from runbook.core.errors import JobError, RecordError
+from runbook.core.errors import RecordError
 from runbook.display import show_text
 from runbook.display.output_place import ENGINE_VARIABLE
-from runbook.jobs import get_scheduler
+from runbook.phases.finished_training import refuse_running_job, why_not_finished
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.phase_steps import StepWork, phase_end_work, train_step
+from runbook.phases.phase_steps import StepWork, phase_end_work
 from runbook.phases.run_report import write_report
 from runbook.phases.steps import PhaseStep, step
 from runbook.plan_file.phase_names import TRAINING_PHASES
 from runbook.records.session import Session
 from runbook.runs.planned_run import PlannedRun
-from runbook.runs.status import active_jobs
-from runbook.runs.step import Reading, StepOfRun
+from runbook.runs.step import StepOfRun
 
 
 @dataclass(frozen=True)
@@ -93,19 +92,9 @@ def plain_end(phase: str) -> PhaseStep[None]:
 
 def require_finished(run: PlannedRun, phase: str) -> None:
     """Raise an error if a job of the phase is running, or if its training is not done."""
-    for job, status in active_jobs(run.folder, get_scheduler(run.settings.site)):
-        if f"{job.path.name}-".startswith(f"{phase}-"):
-            raise JobError(
-                PhaseMessage.JOB_NOT_FINISHED,
-                phase=phase,
-                job_name=job.path.name,
-                state=status.state,
-                reason=status.reason,
-                settings_name=run.settings.name,
-            )
-
+    refuse_running_job(run, phase)
     if phase not in TRAINING_PHASES:
         return
-    missing = train_step(run, phase).why_not_done(Reading.SIZES)
+    missing = why_not_finished(run, phase)
     if missing:
         raise RecordError(PhaseMessage.TRAINING_NOT_FINISHED, phase=phase, missing=missing)

@@ -9,7 +9,9 @@ from runbook.core.files import iterate_lines, utc_now
 from runbook.core.table import Table
 from runbook.display import View
 from runbook.params import Settings
+from runbook.phases.finished_training import why_not_finished
 from runbook.phases.loss_forecast import planned_loss
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.phase_steps import phase_step
 from runbook.phases.training_outputs import move_to_history, sealed_paths
 from runbook.phases.training_results import TrainingResults, device_rates, read_results
@@ -217,11 +219,17 @@ def _width(plan: Plan, quantity: str, scores: Sequence[ForecastScore]) -> tuple[
 def score_forecasts(run: PlannedRun, session: Session) -> View:
     """Score the sealed forecasts and show them, misses first.
 
-    Add the scores to the project's scores, and show the calibration over all its runs.
+    Add the scores to the project's scores, and show the calibration over all its runs. Nothing is
+    scored before the training is finished: half of a run would always come out cheaper and
+    shorter than forecast, and the project's later intervals depend on these scores.
     """
     sealed = read_sealed(run.folder)
     if sealed is None:
         return View(["This run has no forecasts from before its first step, so nothing is scored."])
+
+    missing = why_not_finished(run, FULL)
+    if missing:
+        return View([PhaseMessage.FORECASTS_NOT_SCORED.fill(phase=FULL, missing=missing)])
 
     results = read_results(run.folder, run.plan, FULL)
     scores = score(sealed, actual_numbers(run.settings, results))

@@ -8,7 +8,7 @@ import pytest
 from toy_run import FakeScheduler
 
 from runbook.core.locks import HOLDER_VARIABLE
-from runbook.phases import phase_end
+from runbook.phases import finished_training
 from runbook.phases import runner as run
 from runbook.phases.job_control import live_view, task_jobs
 from runbook.phases.job_control import training_jobs as jobs
@@ -26,7 +26,7 @@ def runs(tmp_path: Path, monkeypatch) -> Path:
 @pytest.fixture
 def queue(monkeypatch) -> FakeScheduler:
     fake = FakeScheduler()
-    for module in (phase_end, jobs, run, task_jobs):
+    for module in (finished_training, jobs, run, task_jobs):
         monkeypatch.setattr(module, "get_scheduler", lambda site: fake)
     monkeypatch.setattr(status, "scheduler_named", lambda name: fake)
     monkeypatch.setattr(live_view, "POLL_SECONDS", 0.0)

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import numpy
 import pytest
-from toy_run import open_run
+from toy_run import open_run, write_metrics
 
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p06_evaluation import phase as evaluation
-from runbook.phases.phase_steps import phase_step
+from runbook.phases.phase_steps import phase_step, train_step
+from runbook.plan_file.phase_names import FULL
 from runbook.results.history import (
     ALL_PAIRS,
     BITS_PER_BYTE,
@@ -53,6 +54,7 @@ def opened(runs):
     write_tokens(
         opened.folder / prefix, [[*load_tokenizer().encode(text), 50256] for text in words]
     )
+    train_step(opened.run, FULL).mark_done()
     return opened
 
 
@@ -134,6 +136,16 @@ def test_scores_before_and_after_are_kept_compared_and_not_measured_twice(opened
         "corpus" in evaluation.evaluate(run_folder("local", opened.folder.parent)).as_text()
         and len(asked) == 1
     )
+
+
+def test_scores_of_a_training_that_was_given_up_are_recorded_with_a_warning(opened, asked):
+    """Its weights are those of the newest checkpoint, not of the planned last iteration."""
+    train_step(opened.run, FULL).marker_path.unlink()
+    write_metrics(open_run(FULL, runs=opened.folder.parent), 3)
+    evaluation.measure(opened)
+    evaluation.finish(opened)
+    (warned,) = [one for one in opened.session.finish().checks if one.verdict == "warn"]
+    assert (warned.name, warned.value) == (f"{FULL}: finished", "3 of 6 iterations")
 
 
 def test_text_that_is_foreseen_worse_than_before_is_warned_of():

@@ -29,14 +29,17 @@ from runbook.jobs.job_folder import JobState
 from runbook.jobs.messages import JobMessage
 from runbook.jobs.watcher_wait import begin_wait, read_wait
 from runbook.next_job.decisions import RECOVERY_SECONDS
-from runbook.phases import runner
+from runbook.phases import finished_training, runner
 from runbook.phases.job_control import readiness
 from runbook.phases.job_control import training_jobs as jobs
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p03_smoke_test import phase as smoke_test
 from runbook.phases.p04_training import phase as training
+from runbook.phases.p05_analysis import phase as analysis
+from runbook.phases.p06_evaluation import phase as evaluation
 from runbook.phases.phase_steps import phase_step, train_step
 from runbook.phases.training_outputs import move_to_history, training_outputs
+from runbook.phases.training_results import read_results
 from runbook.records.engine.execute import Outcome
 from runbook.results.history import Event, History, Step
 from runbook.runs import status, step
@@ -520,6 +523,48 @@ def test_a_phase_is_not_finished_while_its_job_runs_nor_before_its_training_is_d
     watch_jobs(open_phase)
     training.finish(open_phase)
     assert mark_path(open_phase.folder, PHASE).exists()
+
+
+@pytest.mark.parametrize("later", [analysis, evaluation])
+def test_no_later_phase_ends_while_the_training_runs(open_phase, queue, later):
+    """Its record would show half of a training as the result, and mark the phase done."""
+    launch_jobs(open_phase)
+    write_metrics(open_phase, 3)
+    opened = open_run(later.PHASE, runs=open_phase.folder.parent)
+    told = PhaseMessage.TRAINING_STILL_RUNS.of(
+        phase=later.PHASE,
+        job_name="04-training",
+        state="running",
+        reason="told so",
+        settings_name="local",
+    )
+    with refuses(JobError, told):
+        later.finish(opened)
+    assert not mark_path(opened.folder, later.PHASE).exists()
+
+
+def test_results_of_an_unfinished_training_are_called_so(open_phase, queue):
+    launch_jobs(open_phase)
+    write_metrics(open_phase, 3)
+    queue.states["04-training"] = JobState.CANCELLED
+    results = read_results(open_phase.folder, open_phase.plan, PHASE)
+    so_far = finished_training.results_so_far(open_phase.run, results)
+    assert says(
+        so_far,
+        PhaseMessage.RESULTS_SO_FAR,
+        phase=PHASE,
+        last=3,
+        planned="6 iterations",
+        missing="not done yet",
+    )
+    check = finished_training.finished_check(open_phase.run, results)
+    assert (check.verdict, check.value) == ("warn", "3 of 6 iterations")
+    write_metrics(open_phase, 6)
+    train_step(open_phase.run, PHASE).mark_done()
+    results = read_results(open_phase.folder, open_phase.plan, PHASE)
+    assert finished_training.results_so_far(open_phase.run, results) == ""
+    check = finished_training.finished_check(open_phase.run, results)
+    assert (check.verdict, check.value) == ("pass", "6 of 6 iterations")
 
 
 def test_watching_before_launching_says_what_to_do(open_phase):

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from suite.messages import refuses, says
@@ -11,9 +12,14 @@ from runbook.core import quantities
 from runbook.core.errors import RecordError
 from runbook.phases import run_report
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.phase_steps import VERSIONS
+from runbook.phases.phase_steps import VERSIONS, train_step
 from runbook.phases.run_plan import load_plan
-from runbook.phases.sealed_forecasts import START_SECONDS, make_forecasts, seal_forecasts
+from runbook.phases.sealed_forecasts import (
+    START_SECONDS,
+    make_forecasts,
+    score_forecasts,
+    seal_forecasts,
+)
 from runbook.phases.training_outputs import sealed_paths
 from runbook.plan_file.phase_names import FULL
 from runbook.records.manifest import writer_of
@@ -208,6 +214,23 @@ def test_a_forecast_after_the_first_step_is_late_and_the_first_one_is_kept(opene
     assert later.late
     assert list((opened.folder / "history").glob(f"*/{FORECASTS_FILE}"))
     assert sealed_paths(opened.folder, "03-smoke-test") == []
+
+
+def test_nothing_is_scored_before_the_training_is_finished(opened):
+    """Half of a training always costs less than forecast, and later intervals depend on scores."""
+    seal_forecasts(opened)
+    steps = [{"iteration": n + 1, "loss": 9.0, "seconds": 0.5} for n in range(3)]
+    (opened.folder / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in steps))
+    session = SimpleNamespace(add_results=lambda results: pytest.fail(f"stored {results}"))
+    (said,) = score_forecasts(opened, session)
+    assert says(said, PhaseMessage.FORECASTS_NOT_SCORED, phase=FULL, missing="not done yet")
+    assert read_scores_of_all(opened.folder.parent) == []
+
+    train_step(opened, FULL).mark_done()
+    stored = dict[str, object]()
+    score_forecasts(opened, SimpleNamespace(add_results=stored.update))
+    assert "forecast of step time held" in stored
+    assert [one.quantity for one in read_scores_of_all(opened.folder.parent)]
 
 
 def missed_text(*, held, **values):

@@ -15,6 +15,11 @@ from runbook.core.table import Table
 from runbook.display import Formula, View
 from runbook.params import Settings
 from runbook.phases import training_results
+from runbook.phases.finished_training import (
+    finished_check,
+    refuse_running_training,
+    results_so_far,
+)
 from runbook.phases.open_phase import binder
 from runbook.phases.phase_end import end_notebook
 from runbook.phases.phase_steps import RESULTS, VARIANTS, phase_end_work
@@ -47,8 +52,12 @@ def show_numbers(run: PlannedRun) -> View:
     tables = []
     formulas_of_speed = []
     rows = []
+    unfinished = []
     for training in both_trainings(run):
         phase = training.phase
+        warning = results_so_far(run, training)
+        if warning:
+            unfinished.append(warning)
         summary = training.summary
         table = run_tables.numbers_table(summary, title=phase, history=training.history)
         tables.append(sourced(table))
@@ -58,7 +67,7 @@ def show_numbers(run: PlannedRun) -> View:
             formulas_of_speed.append(Formula(*terms))
 
     write_text(run.folder / RESULTS, Table(rows).to_csv())
-    return View([*tables, *formulas_of_speed])
+    return View([*unfinished, *tables, *formulas_of_speed])
 
 
 @step(takes=lambda opened: (opened.run, opened.session))
@@ -257,8 +266,19 @@ def show_variants(run: PlannedRun) -> View:
 
 @step(takes=lambda opened: (opened.run, opened.session), work=END)
 def finish(run: PlannedRun, session: Session) -> None:
-    """Check the plan against the results, write the record and mark the phase done."""
-    record_checks(session, [plan_check(training) for training in both_trainings(run)])
+    """Check the plan against the results, write the record and mark the phase done.
+
+    While a training job is running, raise `JobError`: its results would be recorded as final.
+    """
+    for phase in TRAININGS:
+        refuse_running_training(run, phase, waiting=PHASE)
+
+    checks = []
+    for training in both_trainings(run):
+        checks.append(finished_check(run, training))
+        checks.append(plan_check(training))
+
+    record_checks(session, checks)
     end_notebook(END, run, session)
 
 

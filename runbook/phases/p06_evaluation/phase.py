@@ -17,6 +17,11 @@ from runbook.core.files import write_text
 from runbook.core.table import Row, Table
 from runbook.display import View, show_text
 from runbook.params import Settings
+from runbook.phases.finished_training import (
+    finished_check,
+    refuse_running_training,
+    why_not_finished,
+)
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import binder
 from runbook.phases.phase_end import end_notebook
@@ -24,6 +29,7 @@ from runbook.phases.phase_steps import BUILT_IN, MEASURING, phase_end_work
 from runbook.phases.recorded_checks import record_checks
 from runbook.phases.steps import PhaseStep, run_only, step
 from runbook.phases.trained_model import ask_trainer
+from runbook.phases.training_results import read_results
 from runbook.plan_file.phase_names import EVALUATION, FULL
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.data_plan import split_shares
@@ -339,7 +345,11 @@ def show_scores(folder: Path) -> View:
 
 @step(takes=lambda opened: (opened.run, opened.session), work=END)
 def finish(run: PlannedRun, session: Session) -> None:
-    """Store the scores in the record, check them, and mark the phase done."""
+    """Store the scores in the record, check them, and mark the phase done.
+
+    While the training job is running, raise `JobError`: newer weights will have other scores.
+    """
+    refuse_running_training(run, FULL, waiting=PHASE)
     scores = read_scores(run.folder)
     results = {}
     for row in scores:
@@ -347,7 +357,11 @@ def finish(run: PlannedRun, session: Session) -> None:
             results[f"{row['what']}: {row['measure']}, {column}"] = row[column]
 
     session.add_results(results)
-    record_checks(session, list(checks(scores)))
+    all_checks = list(checks(scores))
+    if scores and why_not_finished(run, FULL):
+        all_checks.append(finished_check(run, read_results(run.folder, run.plan, FULL)))
+
+    record_checks(session, all_checks)
     repeat_because = ""
     if not scores and run.settings.run.training.framework == OURS:
         # If nothing was measured, the next `runbook run` looks for scores again.
