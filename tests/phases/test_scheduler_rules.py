@@ -39,9 +39,19 @@ def test_a_short_wait_for_the_other_tasks_is_named(value, verdict):
         assert check.value == PhaseMessage.WAIT_TIME.fill(seconds=5)
 
 
-def test_a_site_that_sets_the_wait_itself_is_not_checked():
-    site = SETTINGS.site.model_copy(update={"step_options": ["--wait=0"]})
-    assert wait_time_check({"WaitTime": "5 sec"}, replace(SETTINGS, site=site)) == []
+@pytest.mark.parametrize(
+    ("options", "is_checked"),
+    [
+        (["--wait=0"], False),
+        (["--wait", "0"], False),
+        (["-W0"], False),
+        (["--wait-for-children"], True),
+    ],
+)
+def test_a_site_that_sets_the_wait_itself_is_not_checked(options, is_checked):
+    site = SETTINGS.site.model_copy(update={"step_options": options})
+    checks = wait_time_check({"WaitTime": "5 sec"}, replace(SETTINGS, site=site))
+    assert bool(checks) == is_checked
     assert wait_time_check({}, SETTINGS) == []
 
 

@@ -16,7 +16,8 @@ from runbook.phases.p01_environment.preflight.thresholds import MIB
 
 MEMORY_DIRECTIVES = ("mem", "mem-per-cpu", "mem-per-gpu")
 """Names of sbatch's options that request memory."""
-WAIT_OPTION = "--wait"
+WAIT_OPTION = re.compile(r"--wait(?:=|$)|-W")
+"""srun's option for the time. `--wait-for-children` is another option."""
 EPILOG = re.compile(r"Epilog(\[\d+\])?")
 """Name of the setting with the script that slurmd runs on a node after each job."""
 KILLS = re.compile(r"\b(kill|pkill|killall|skill)\b")
@@ -46,12 +47,12 @@ def wait_time_check(configuration: Mapping[str, str], settings: Settings) -> lis
 
     The check is left out if the site's `step_options` set the time.
     """
-    if any(option.startswith(WAIT_OPTION) for option in settings.site.step_options):
+    if any(WAIT_OPTION.match(option) for option in settings.site.step_options):
         return []
     match = re.match(r"\d+", configuration.get("WaitTime", ""))
-    seconds = int(match[0]) if match else 0
     if not match:
         return []
+    seconds = int(match[0])
     limit = show_duration(thresholds.WAIT_TIME.value)
     return [
         judge(
