@@ -27,7 +27,7 @@ class RunMessage(Message):
     FOLDER_OF_NO_RUN = "{folder} has no run.yaml, so it is not a run's folder{there}."
     JOB_CANCELLED = "{job_name}: {state} ({reason})"
     JOB_CONTINUES = (
-        "{job_name} is {state} and continues without this command: {reason}. Repeat the command to "
+        "{job_name} is {state} and does not end with this command: {reason}. Repeat the command to "
         "watch it, or end it: runbook cancel {folder_name}"
     )
     JOB_ENDED_AS = "==> {state}: {reason} <=="

@@ -497,7 +497,10 @@ def refuse_while_a_job_runs(folder: Path, scheduler: Scheduler) -> None:
 
 
 def jobs_that_continue(folder: Path, scheduler: Scheduler) -> list[str]:
-    """Return a line about each active job, for a command that ends before the jobs do."""
+    """Return a line about each active job, for a command that ends before the jobs do.
+
+    A job counts as active if its state is unknown, for example because the queue does not answer.
+    """
     return [
         RunMessage.JOB_CONTINUES.fill(
             job_name=job.path.name,
@@ -505,7 +508,7 @@ def jobs_that_continue(folder: Path, scheduler: Scheduler) -> list[str]:
             reason=status.reason,
             folder_name=folder.name,
         )
-        for job, status in active_jobs(folder, scheduler)
+        for job, status in active_jobs(folder, scheduler, LIVING)
     ]
 
 

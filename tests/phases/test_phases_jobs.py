@@ -117,7 +117,7 @@ def test_a_job_that_ended_early_is_followed_by_another_over_the_same_files(
     assert metrics.exists()
 
 
-@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.CANCELLED])
+@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.UNKNOWN, JobState.CANCELLED])
 def test_a_run_that_is_interrupted_ends_with_the_jobs_that_continue(
     open_phase, queue, state, monkeypatch, capsys
 ):
@@ -133,7 +133,7 @@ def test_a_run_that_is_interrupted_ends_with_the_jobs_that_continue(
     continues = RunMessage.JOB_CONTINUES.fill(
         job_name="04-training", state=state, reason="told so", folder_name="local"
     )
-    assert capsys.readouterr().out.endswith(f"{continues}\n") is (state is JobState.RUNNING)
+    assert capsys.readouterr().out.endswith(f"{continues}\n") != (state is JobState.CANCELLED)
 
 
 def test_a_job_that_runs_with_other_values_is_neither_watched_nor_moved_from_under(
