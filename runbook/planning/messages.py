@@ -12,8 +12,8 @@ class PlanningMessage(Message):
         "times {factor:.3g} as measured by the smoke test of {run} on {measured}"
     )
     CORRECTED_FOR_LAYOUT = (
-        "times {factor:.3g} (80 % interval {low:.3g} to {high:.3g}), from {smoke_test:.3g} measured "
-        "by the smoke test of {run} on {measured}"
+        "times {factor:.3g} (80 % interval {low:.3g} to {high:.3g}; smoke tests: {count}, the last of "
+        "{run} on {measured} with {smoke_test:.3g})"
     )
     OLD_PLAN = "{error}\nDelete it and run 00-plan again."
     PLAN_NOT_JSON = "{source} is not JSON ({error}); delete it and run 00-plan again."

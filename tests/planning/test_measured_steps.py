@@ -145,6 +145,7 @@ def test_a_smoke_test_corrects_its_own_layout_most() -> None:
                 factor=expected.factor,
                 low=expected.low,
                 high=expected.high,
+                count=1,
                 smoke_test=1.5,
                 run="earlier",
                 measured="2026-11-21",
@@ -152,6 +153,33 @@ def test_a_smoke_test_corrects_its_own_layout_most() -> None:
         )
     assert 1.45 < ratios[0] < 1.5
     assert 1.2 < ratios[1] < ratios[0]
+
+
+def test_all_smoke_tests_of_a_machine_count() -> None:
+    """The second one shows that tensor parallelism is slow. The plan of a run keeps both."""
+    choice = on_gpus(tensor=8, replicas=4)
+    as_planned = smoke_test(on_gpus(tensor=1, replicas=8), 1.0)
+    slow = replace(smoke_test(on_gpus(tensor=4, replicas=4), 1.6), measured="2026-11-22T10:00:00Z")
+    alone = Calibrations("this", (as_planned,)).holds_for(choice)
+    both = Calibrations("this", (as_planned, slow)).holds_for(choice)
+    elsewhere = replace(slow, machine="another")
+    without = Calibrations("this", (as_planned, elsewhere)).holds_for(choice)
+    assert alone is not None
+    assert both is not None
+    assert without == alone
+    step_of_run = planned_profile(choice)
+    assert alone.factor_for(step_of_run) == pytest.approx(1.0)
+    assert both.factor_for(step_of_run) > 1.3
+    assert both.others == (as_planned,)
+    assert read_calibration(as_json(both)) == both
+    again = Calibrations("this", (both, both)).holds_for(choice)
+    assert again == both
+    toy = replace(as_planned, operations=as_planned.operations / 1000)
+    stored = replace(both, others=(*both.others, toy))
+    assert Calibrations("this", (both, stored)).holds_for(choice) == both, "a toy is not like it"
+    broken = as_json(both)
+    broken["others"][0]["factor"] = 0.0
+    assert read_calibration(broken) is None
 
 
 def test_a_calibration_without_a_profile_is_a_plain_factor() -> None:

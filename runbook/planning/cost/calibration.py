@@ -4,7 +4,7 @@ import contextlib
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runbook.plan_file.errors import RefusedError
@@ -12,6 +12,7 @@ from runbook.plan_file.json_records import OMIT_DEFAULT, from_json
 from runbook.planning.choice import Choice
 from runbook.planning.cost import flops
 from runbook.planning.cost.measured_steps import (
+    MOST,
     PARTS,
     PLACES,
     Correction,
@@ -59,12 +60,14 @@ class Calibration:
 
     profile: StepProfile | None = field(default=None, metadata=OMIT_DEFAULT)
     """How the measured step was planned to spend its time; None on CPUs and unknown devices."""
+    others: tuple["Calibration", ...] = field(default=(), metadata=OMIT_DEFAULT)
+    """Earlier measurements under the same circumstances, the newest first."""
 
     def factor_for(self, step: StepProfile | None) -> float:
         """Return the factor for a planned step time.
 
-        It is nearer to 1 than the measured factor if the step spends its time in other ways than
-        the measured step.
+        It is nearer to 1 than the measured factors if the step spends its time in other ways than
+        the measured steps.
         """
         found = self._correction(step)
         return found.factor if found else self.factor
@@ -80,15 +83,24 @@ class Calibration:
             factor=found.factor,
             low=found.low,
             high=found.high,
+            count=found.measurements,
             smoke_test=self.factor,
             run=self.run,
             measured=self.measured[:10],
         )
 
     def _correction(self, step: StepProfile | None) -> Correction | None:
-        if step is None or self.profile is None:
+        if step is None or self.step is None:
             return None
-        return correction(step, [MeasuredStep(self.profile, math.log(self.factor))])
+        measured = (self.step, *(other.step for other in self.others))
+        return correction(step, [one for one in measured if one])
+
+    @property
+    def step(self) -> MeasuredStep | None:
+        """Return the measured step, if it was planned part by part."""
+        if self.profile is None:
+            return None
+        return MeasuredStep(self.profile, math.log(self.factor))
 
 
 def read_calibration(content: Any) -> Calibration | None:
@@ -97,16 +109,20 @@ def read_calibration(content: Any) -> Calibration | None:
         calibration = from_json(
             Calibration, content, name="the calibration", failure="this is no calibration:"
         )
-        figures = (calibration.factor, calibration.predicted_seconds, calibration.operations)
-        is_complete = calibration.profile is None or _is_complete(calibration.profile)
-        if is_complete and all(0 < figure < math.inf for figure in figures):
+        if all(map(_is_usable, (calibration, *calibration.others))):
             return calibration
 
     return None
 
 
-def _is_complete(profile: StepProfile) -> bool:
-    """Return whether a profile that was read has all shares and places."""
+def _is_usable(calibration: Calibration) -> bool:
+    """Return whether the figures that were read are positive, and a profile is complete."""
+    figures = (calibration.factor, calibration.predicted_seconds, calibration.operations)
+    if not all(0 < figure < math.inf for figure in figures):
+        return False
+    profile = calibration.profile
+    if profile is None:
+        return True
     numbers = (*profile.shares, *profile.place)
     lengths = (len(profile.shares), len(profile.place))
     return lengths == (len(PARTS), PLACES) and all(map(math.isfinite, numbers))
@@ -141,14 +157,26 @@ class Calibrations:
     def holds_for(self, choice: Choice) -> Calibration | None:
         """Return the newest measurement for the same machine, engine and number format, or None.
 
-        The measured step must be similar in size to a step in this phase.
+        The measured step must be similar in size to a step in this phase. The result has all other
+        such measurements as `others`.
         """
         operations = flops.flops(choice.shape, choice.global_batch)
         circumstances = (self.machine, choice.program, choice.training.precision)
         like = [
             calibration
-            for calibration in self.found
+            for calibration in self._all
             if (calibration.machine, calibration.engine, calibration.precision) == circumstances
             and 1 / LIKE <= operations / calibration.operations <= LIKE
         ]
-        return max(like, key=lambda calibration: calibration.measured, default=None)
+        newest = max(like, key=lambda calibration: calibration.measured, default=None)
+        if newest is None or newest.step is None:
+            return newest
+        others = [one for one in like if one.step and one != newest]
+        others.sort(key=lambda calibration: calibration.measured, reverse=True)
+        return replace(newest, others=tuple(others[: MOST - 1]))
+
+    @property
+    def _all(self) -> tuple[Calibration, ...]:
+        """Return each measurement once, also those that a run's plan stores as `others`."""
+        every = [one for found in self.found for one in (found, *found.others)]
+        return tuple(dict.fromkeys(replace(one, others=()) for one in every))
