@@ -28,14 +28,14 @@ from runbook.params.project import project_root
 from runbook.planning.cost import flops
 from runbook.planning.cost.calibration import LIKE
 from runbook.planning.cost.measured_steps import (
+    CAUSES,
     DEFAULT,
-    PARTS,
     MeasuredStep,
     Spreads,
     correction,
     profile,
 )
-from runbook.tools.speed.intervals import half_width
+from runbook.tools.speed.intervals import NODE_COUNTS, half_width
 
 LEAST_ROWS = 7
 """Rows of smaller systems are not judged, so that all numbers of measurements have the same rows.
@@ -45,6 +45,8 @@ COUNTS = (0, 1, 3, 5)
 DRAWS = 4
 """Number of random choices of measurements for each row."""
 SIXTHS = 6
+CHOSEN = ("nodes",)
+"""The spreads that are not fitted."""
 GROSS = 0.02
 """Share of errors that follow no distribution, because a row or its reading is wrong."""
 
@@ -58,6 +60,12 @@ class KnownStep:
     step: MeasuredStep
     operations: float
     half_width: float
+
+    @property
+    def devices(self) -> int:
+        """The number of devices of the row."""
+        assert self.row.setup is not None
+        return self.row.setup.layout.world_size
 
     @property
     def system(self) -> tuple[str, ...]:
@@ -96,6 +104,8 @@ def main() -> None:
     for count in COUNTS:
         for name, judged in by_kind(judge(steps, count, spreads)).items():
             show(f"{count} measured, {name}", judged)
+    for scale, judged in judge_scales(steps, spreads).items():
+        show(f"1 measured on {scale}, all", judged)
     if not given.fit:
         return
     sources = sorted({one.row.source for one in steps})
@@ -175,6 +185,38 @@ def judge(
     return judged
 
 
+def judge_scales(
+    steps: Sequence[KnownStep], spreads: Spreads = DEFAULT, draws: int = DRAWS
+) -> dict[str, list[Judged]]:
+    """Predict rows from one measurement with fewer devices, as of a smoke test."""
+    found: dict[str, list[Judged]] = {name: [] for name in SMALLER}
+    for system in systems_of(steps):
+        for one in system:
+            others = others_of(one, system)
+            for name, is_smaller in SMALLER.items():
+                smaller = [other for other in others if is_smaller(other, one)]
+                chance = random.Random(one.row.name)
+                for _ in range(draws if smaller else 0):
+                    found[name].append(_judged(one, [chance.choice(smaller)], spreads))
+
+    return found
+
+
+def has_half_the_devices(other: KnownStep, one: KnownStep) -> bool:
+    """Return whether a measurement has at most half the devices of a row."""
+    return 2 * other.devices <= one.devices
+
+
+def is_on_one_node(other: KnownStep, one: KnownStep) -> bool:
+    """Return whether a measurement is on one node, and a row on several."""
+    one_node, many_nodes = NODE_COUNTS
+    return (other.row.nodes, one.row.nodes) == (one_node, many_nodes)
+
+
+SMALLER = {"half the devices or fewer": has_half_the_devices, "one node": is_on_one_node}
+"""What a measurement with fewer devices than a row may be."""
+
+
 def _judged(one: KnownStep, measured: Sequence[KnownStep], spreads: Spreads) -> Judged:
     slower = one.step.slower
     if not measured:
@@ -226,7 +268,10 @@ def fit(steps: Sequence[KnownStep], rounds: int = 40) -> Spreads:
     for system in systems_of(steps):
         for one in system:
             others = others_of(one, system)
-            chosen = chance.sample(others, min(8, len(others)))
+            chosen = chance.sample(others, min(4, len(others)))
+            # A smoke test has fewer devices than the training.
+            smaller = [other for other in others if has_half_the_devices(other, one)]
+            chosen += chance.sample(smaller, min(4, len(smaller)))
             pairs += [(one, other, 1 / len(chosen)) for other in chosen]
     rows = Counter[str]()
     for one, _, share in pairs:
@@ -239,6 +284,8 @@ def fit(steps: Sequence[KnownStep], rounds: int = 40) -> Spreads:
     for _ in range(rounds):
         before = value
         for field in fields(Spreads):
+            if field.name in CHOSEN:
+                continue
             for sign in (1, -1):
                 tried = _moved(best, field.name, sign * pace)
                 found = likelihood.of(tried)
@@ -280,7 +327,7 @@ class _PairLikelihood:
 
     def of(self, spreads: Spreads) -> float:
         """Return the mean logarithm of the likelihood, with a weak pull to the start."""
-        variances = numpy.array([getattr(spreads, part) ** 2 for part in PARTS])
+        variances = numpy.array([getattr(spreads, part) ** 2 for part in CAUSES])
         alike = spreads.common**2 + spreads.near**2
         own = alike + spreads.noise**2
         nearness = numpy.exp(-self.distances / spreads.distance)
@@ -300,7 +347,7 @@ class _PairLikelihood:
         return float(self.weights @ numpy.log(density) - PULL * (pull**2).sum())
 
 
-START = Spreads(0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.08, 0.05, 4.0, 0.03, 3.0, 0.5)
+START = Spreads(0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.02, 0.08, 0.05, 4.0, 0.03, 3.0, 0.5)
 """The spreads to which the fit is weakly pulled."""
 PULL = 0.0125
 """The pull to the start, relative to the mean logarithm of the likelihood."""

@@ -12,8 +12,8 @@ from runbook.plan_file.json_records import OMIT_DEFAULT, from_json
 from runbook.planning.choice import Choice
 from runbook.planning.cost import flops
 from runbook.planning.cost.measured_steps import (
+    CAUSES,
     MOST,
-    PARTS,
     PLACES,
     Correction,
     MeasuredStep,
@@ -125,7 +125,7 @@ def _is_usable(calibration: Calibration) -> bool:
         return True
     numbers = (*profile.shares, *profile.place)
     lengths = (len(profile.shares), len(profile.place))
-    return lengths == (len(PARTS), PLACES) and all(map(math.isfinite, numbers))
+    return lengths == (len(CAUSES), PLACES) and all(map(math.isfinite, numbers))
 
 
 def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> float | None:

@@ -1,11 +1,12 @@
 """Corrects planned step times with steps that were measured on the same system.
 
 The logarithm of measured to planned step time is taken for a sum of errors: one of each part of a
-step, weighted by the part's share; one that all steps of a system have in common; one that is
-shared by steps with nearly the same layout; and one that only the step itself has. All are normal,
-with the spreads below. A measurement then says much about steps that spend their time in the same
-way, and little about others. Systems that are unlike those of the fit have errors that are several
-times as large (`UNLIKE`), and the measurements also tell how likely that is.
+step, weighted by the part's share; one of each doubling of the number of nodes; one that all steps
+of a system have in common; one that is shared by steps with nearly the same layout; and one that
+only the step itself has. All are normal, with the spreads below. A measurement then says much about
+steps that spend their time in the same way, and little about others. Systems that are unlike those
+of the fit have errors that are several times as large (`Spreads.unlike`), and the measurements also tell
+how likely that is.
 
 `python -m benchmarks.predict_after_measurement --fit` repeats the fit of the spreads.
 """
@@ -29,6 +30,8 @@ PARTS = {
     "waiting": ("waiting",),
 }
 """The fields of `StepTime` that have one error in common."""
+CAUSES = (*PARTS, "nodes")
+"""Everything that has an error of its own: the parts, and each doubling of the number of nodes."""
 PLACES = 9
 """Number of coordinates in `StepProfile.place`."""
 _RECOMPUTED = {"none": 0.0, "operators": 1.0, "selective": 1.0, "full": 2.0}
@@ -43,26 +46,32 @@ MOST = 24
 class Spreads:
     """Standard deviations of the logarithmic errors, fitted to published results."""
 
-    products: float = 0.056
-    attention: float = 0.118
-    memory: float = 0.097
-    launching: float = 0.105
-    tensor: float = 0.142
-    pipeline: float = 0.108
-    data: float = 0.279
+    products: float = 0.063
+    attention: float = 0.121
+    memory: float = 0.0955
+    launching: float = 0.106
+    tensor: float = 0.1416
+    pipeline: float = 0.1063
+    data: float = 0.1844
     waiting: float = 0.099
-    common: float = 0.036
+    nodes: float = 0.016
+    """The error of each doubling of the number of nodes: slow nodes and busy networks.
+
+    This spread is chosen, not fitted, so that intervals also hold for rows on many nodes after a
+    measurement on one node. The likelihood alone finds 0.010, whose intervals hold fewer of them.
+    """
+    common: float = 0.042
     """The error that all steps of a system have in common."""
-    near: float = 0.038
+    near: float = 0.0469
     """The error that steps with nearly the same layout have in common."""
-    distance: float = 4.72
+    distance: float = 4.49
     """Number of doublings (of a size, a batch or a degree of parallelism) after which this
     correlation is 1/e."""
-    noise: float = 0.0166
+    noise: float = 0.0191
     """The error that no other step has."""
-    unlike: float = 3.58
+    unlike: float = 3.45
     """Factor for all of these in systems that are unlike those of the fit."""
-    unlike_share: float = 0.539
+    unlike_share: float = 0.476
     """The share of such systems."""
 
 
@@ -74,7 +83,7 @@ class StepProfile:
     """How a planned step spends its time, and where it lies among all layouts."""
 
     shares: tuple[float, ...]
-    """Shares of the step's time, in the order of `PARTS`."""
+    """Shares of the step's time, and the doublings of the nodes, in the order of `CAUSES`."""
     place: tuple[float, ...]
     """Sizes, batches and degrees of parallelism, in doublings."""
 
@@ -99,7 +108,9 @@ def profile(setup: StepSetup) -> StepProfile:
         layout.data,
     )
     place = (*map(math.log2, numbers), _RECOMPUTED[setup.recompute], float(layout.zero_stage))
-    return StepProfile(tuple(share / step.seconds for share in shares), place)
+    nodes = layout.world_size / setup.device.devices_per_node
+    causes = [share / step.seconds for share in shares]
+    return StepProfile((*causes, math.log2(max(1.0, nodes))), place)
 
 
 @dataclass(frozen=True)
@@ -138,7 +149,7 @@ class _Errors:
 
     @cached_property
     def _variances(self) -> tuple[float, ...]:
-        return tuple(getattr(self.spreads, part) ** 2 for part in PARTS)
+        return tuple(getattr(self.spreads, part) ** 2 for part in CAUSES)
 
     def covariance(self, first: StepProfile, second: StepProfile) -> float:
         """Return the covariance of the errors of two different steps."""
