@@ -1,4 +1,4 @@
-"""`runbook cancel`: end the running jobs of a run."""
+"""`runbook cancel`: end all running jobs in a run."""
 
 from pathlib import Path
 

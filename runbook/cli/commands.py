@@ -1,4 +1,4 @@
-"""The list of commands. Each has its name, its group and its line in `runbook --help`."""
+"""All commands. Each has a name, a group and a line in `runbook --help`."""
 
 import importlib
 import keyword
@@ -9,7 +9,7 @@ import click
 
 
 class Group(StrEnum):
-    """Section of `runbook --help` that lists a command."""
+    """Section in `runbook --help` that lists a command."""
 
     BEGIN = "Begin"
     PLAN = "Plan"
@@ -24,7 +24,7 @@ class CommandRow(NamedTuple):
 
     group: Group
     help_text: str
-    """The command's line in `runbook --help`."""
+    """The line about this command in `runbook --help`."""
 
 
 _HELP_BY_GROUP = {
@@ -78,7 +78,7 @@ _HELP_BY_GROUP = {
         ),
     },
 }
-"""The line of each command in `runbook --help`, in the order in which commands are usually needed.
+"""The line for each command in `runbook --help`, in the order in which commands are usually needed.
 
 Command NAME is in the module `runbook/cli/NAME.py`.
 """
@@ -98,7 +98,7 @@ COMMANDS = _command_rows()
 
 
 def load_command(name: str) -> click.Command:
-    """Import the module of a command and return the command. Both have the same name."""
+    """Import the module for a command, and return the command. Both have the same name."""
     # Python does not allow `import` as a module name
     name_in_python = f"{name}_" if keyword.iskeyword(name) else name
     module = importlib.import_module(f"runbook.cli.{name_in_python}")

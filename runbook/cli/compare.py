@@ -80,7 +80,7 @@ def compare(
 
 
 def _draw_losses(compared_runs: Sequence["RunFacts"], figure: Path) -> None:
-    """Draw the losses of all runs into a file."""
+    """Draw the losses from all runs into a file."""
     from runbook.results.figures.drawing import save
     from runbook.results.figures.run_figures import comparison_figure
 

@@ -27,9 +27,9 @@ def data() -> None:
 
 
 def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
-    """Return the prefix of the output files. Refuse a folder without a file name.
+    """Return the prefix for the output files. Refuse a folder without a file name.
 
-    A file's full name (corpus_text_document.bin) means its prefix.
+    A full file name (corpus_text_document.bin) means its prefix.
     """
     if value.endswith("/") or Path(value).name in ("", ".."):
         folder = value.rstrip("/") or "."
@@ -182,7 +182,7 @@ def _tokenize_share(
     share: str,
     options: TokenizeOptions,
 ) -> None:
-    """Tokenize the shards of job I of N. `share` has the form `I/N`."""
+    """Tokenize the shards for job I of N. `share` has the form `I/N`."""
     from runbook.display import Progress
     from runbook.tokens.pipeline.tokenize import prepare_share
 
@@ -266,9 +266,9 @@ def verify(prefix: Path, as_json: bool) -> None:
 
 
 def _verify(prefixes: Sequence[Path], *, checksums: bool = True) -> None:
-    """Show the checks of pairs of token files.
+    """Show the checks for pairs of token files.
 
-    The exit code is 1 if a check fails or if there is no pair of files.
+    The exit code is 1 if a check fails or if there is no such pair.
     """
     from runbook.display import CheckTable
     from runbook.tokens.verification import verify as verify_prefix

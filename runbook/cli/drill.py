@@ -119,7 +119,7 @@ def _do_drills(
     again: bool,
     shows_lines: bool,
 ) -> list["DrillVerdict"]:
-    """Run the drills, and return the verdict of each attempt in the order of the drills."""
+    """Run the drills, and return the verdicts for all attempts in drill order."""
     from runbook.tools.drills import drill_list, drill_report
 
     verdicts = []
@@ -130,13 +130,13 @@ def _do_drills(
             if shows_lines:
                 click.echo(drill_report.verdict_line(verdict))
 
-    # The sort is stable, so the second attempt of a drill follows the first.
+    # The sort is stable, so the second attempt at a drill follows the first.
     verdicts.sort(key=lambda verdict: chosen.index(verdict.name))
     return verdicts
 
 
 def _write_page(verdicts: Sequence["DrillVerdict"], page: Path) -> None:
-    """Write the results as Markdown, with today's date and the commit of our code."""
+    """Write the results as Markdown, with today's date and the commit."""
     from runbook.records.code_version import commit_of
     from runbook.tools.drills import drill_report
 

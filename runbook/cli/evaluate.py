@@ -1,4 +1,4 @@
-"""`runbook evaluate`: the built-in scores, and with --tasks the scores of lm-evaluation-harness."""
+"""`runbook evaluate`: the built-in scores, and with --tasks those from lm-evaluation-harness."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`runbook export`: a run's weights as a Hugging Face folder."""
+"""`runbook export`: write the weights from a run as a Hugging Face folder."""
 
 from pathlib import Path
 

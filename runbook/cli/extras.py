@@ -12,13 +12,13 @@ EXTRAS = {
     "trackio": "trackio",
     "evaluation": "lm_eval",
 }
-"""Packages that are imported only when needed, by the extra that installs them.
+"""Packages imported only when needed, by the extra used to install them.
 
 No command imports torch.
 """
 
 ALL = ("jupyter", "data", "train", "forecast")
-"""The packages of the extra `all`: everything that `runbook run` needs."""
+"""Packages in the extra `all`: everything that `runbook run` needs."""
 
 
 def which_extra(error: ModuleNotFoundError) -> str:

@@ -1,4 +1,4 @@
-"""`runbook import`: start a run from another program's weights."""
+"""`runbook import`: start a run from weights that another program trained."""
 
 from pathlib import Path
 

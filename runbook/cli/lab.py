@@ -1,4 +1,4 @@
-"""`runbook lab`: open the notebooks of a run in JupyterLab."""
+"""`runbook lab`: open the notebooks for a run in JupyterLab."""
 
 import os
 from pathlib import Path
@@ -84,10 +84,10 @@ def lab(
 
 
 def _print_url() -> None:
-    """Print the URL of the running server, unless JupyterLab has printed it with its own token.
+    """Print the URL for the running server, unless JupyterLab has printed it with its own token.
 
     A token or password that the user chose is not printed, because other people may read the
-    output, such as the log of a job, and the user may use it elsewhere, too.
+    output, such as a job log, and the user may use it elsewhere, too.
     """
     from jupyter_server.serverapp import ServerApp
 

@@ -1,4 +1,4 @@
-"""`runbook ladder`: trains small models of a run's family to forecast the run's loss."""
+"""`runbook ladder`: train small models from the same family as a run to forecast its loss."""
 
 from __future__ import annotations
 

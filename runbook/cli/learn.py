@@ -1,4 +1,4 @@
-"""`runbook learn`: measure a site's nodes, and write the results into its file."""
+"""`runbook learn`: measure the nodes on a site, and write the results into the site file."""
 
 import difflib
 import json
@@ -79,7 +79,7 @@ def learn(
 
 
 def _with_lessons(text: str, learned: "LearnedSite") -> str:
-    """Return the site file's text with each measured value that the file lacks or has differently."""
+    """Return the text of the site file, updated with each measured value that is new or differs."""
     from runbook.params.site_lines import set_value
 
     date = time.strftime("%Y-%m-%d")
@@ -135,7 +135,7 @@ def _summary(
 
 
 def _difference(path: Path, old_text: str, new_text: str) -> list[str]:
-    """Return the lines of a diff between the texts, or a line that says that they are equal."""
+    """Return a diff between the texts as lines, or a line to say that they are equal."""
     if old_text == new_text:
         return [f"{path}: the measured values agree with the file."]
     old_lines: Sequence[str] = old_text.splitlines()

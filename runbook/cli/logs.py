@@ -1,4 +1,4 @@
-"""`runbook logs`: the log of a run's job, or any training log, as records."""
+"""`runbook logs`: show the log from a job, or any training log, as records."""
 
 import sys
 from dataclasses import replace
@@ -74,7 +74,7 @@ def logs(
 
 
 MLLOG = "mllog:"
-"""Prefix of an export target in MLPerf's format. The export needs the plan of a run."""
+"""Prefix for an export target in MLPerf format. The export needs the plan of a run."""
 
 
 def _print_log(log: ParsedLog, *, as_json: bool, as_csv: bool) -> None:
@@ -90,8 +90,8 @@ def _names_run(target: str, runs: Path | None) -> bool:
     """Return whether a word names a run: its name, or the path to its folder.
 
     A word that contains neither a dot nor a slash, and is not a file, is taken as a run name. A
-    word with a dot (`gpt-1.3b`, `train.log`) is the name of a run only if there is a folder or a
-    run file for it.
+    word with a dot (`gpt-1.3b`, `train.log`) names a run only if there is a folder or a run file
+    for it.
     """
     if (Path(target) / "run.yaml").exists():
         return True
@@ -101,7 +101,7 @@ def _names_run(target: str, runs: Path | None) -> bool:
 
 
 def _is_run(name: str, runs: Path | None) -> bool:
-    """Return whether a run of this name has a folder or a run file."""
+    """Return whether a run with this name has a folder or a run file."""
     from runbook.params.project import find_run_file
     from runbook.runs.status import run_folder
 
@@ -132,7 +132,7 @@ def _hides_effects(log: ParsedLog) -> bool:
 
 
 def _training(run: str, phase: str, runs: Path | None) -> PhasePlan:
-    """Return the plan of a run's training phase, with its paths below the run folder."""
+    """Return the plan for training in a run, with its paths below the run folder."""
     from runbook.runs.run_files import read_plan_file
     from runbook.runs.status import run_folder
 

@@ -1,4 +1,4 @@
-"""`runbook nodes`: the bad nodes of a site, and how to make a node available again."""
+"""`runbook nodes`: list bad nodes on a site, or make a node available again."""
 
 import json
 import os

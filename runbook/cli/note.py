@@ -1,4 +1,4 @@
-"""`runbook note`: shows a run's logbook, or adds a note to it."""
+"""`runbook note`: show the logbook for a run, or add a note to it."""
 
 import sys
 from pathlib import Path

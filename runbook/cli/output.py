@@ -1,4 +1,4 @@
-"""Output of commands: text or JSON."""
+"""Output from commands: text or JSON."""
 
 import json
 import os
@@ -18,9 +18,9 @@ def show(content: Any) -> None:
 def print_while_read(line: str) -> None:
     """Print a line about work that goes on even if nobody reads about it any longer.
 
-    `runbook run RUN | head` closes the pipe after ten lines. The lines are progress of a training
-    run, which the records contain as well, so a reader who leaves must not end it. Later output of
-    the command is dropped.
+    `runbook run RUN | head` closes the pipe after ten lines. The lines report progress in a
+    training run, and the records contain it as well, so a reader who leaves must not end the run.
+    Later output from the command is dropped.
     """
     try:
         click.echo(line)

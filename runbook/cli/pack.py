@@ -1,4 +1,4 @@
-"""`runbook pack`: the Python environment of the jobs as one archive."""
+"""`runbook pack`: pack the Python environment for jobs into one archive."""
 
 import json
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""`runbook plan`: sizes, layout, memory and time of a run, without a job."""
+"""`runbook plan`: compute sizes, layout, memory and time for a run, without a job."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`runbook preflight`: find a cluster's faults before a job fails because of them."""
+"""`runbook preflight`: find faults in a cluster before a job fails because of them."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def preflight(
 
 
 def _summary(defect: Check | None, not_asked: Sequence[str]) -> str:
-    """Return the last lines of the output.
+    """Return the last output lines.
 
     They show the first defect and its remedy, or say that there was no defect.
     """

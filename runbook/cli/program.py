@@ -1,4 +1,4 @@
-"""The command line as one program: its groups of commands, and how an error ends it."""
+"""The command line as one program: command groups, and how an error ends it."""
 
 import atexit
 import contextlib
@@ -21,14 +21,14 @@ from runbook.core.errors import RunbookError
 from runbook.core.visible_text import protected_terminal, replace_unprintable
 
 OBJECTS_BEFORE_COLLECTION = 50_000
-"""Number of new objects after which Python collects garbage."""
+"""How many new objects there must be before Python collects garbage."""
 
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are used, so that `runbook --help` is fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands, in the order in which they are usually needed."""
+        """Return all command names, in the order in which they are usually needed."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -84,8 +84,8 @@ def run() -> None:
     Text that other people wrote (scripts, notes, logs) is shown without terminal control
     characters.
     """
-    # Imports create many objects and no garbage. At Python's default of 700, the collector would
-    # scan all of them repeatedly, which takes a tenth of a short command's time.
+    # Imports create many objects and no garbage. At the default of 700, the collector would scan
+    # all of them repeatedly, which takes a tenth of the time of a short command.
     gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
     replace_unprintable()
     # Otherwise Python would scan all these objects three times at exit.

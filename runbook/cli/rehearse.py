@@ -1,4 +1,4 @@
-"""`runbook rehearse`: a dry run of one step at full size, or the document's own program made small."""
+"""`runbook rehearse`: a dry run of one step at full size, or a small run of the document's program."""
 
 from functools import partial
 from pathlib import Path

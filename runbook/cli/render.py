@@ -1,4 +1,4 @@
-"""`runbook render`: write the job scripts of a run."""
+"""`runbook render`: write the job scripts for a run."""
 
 from pathlib import Path
 

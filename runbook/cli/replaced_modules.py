@@ -1,4 +1,4 @@
-"""Finds a user's file that Python imports in place of a standard library module."""
+"""Finds user files that Python imports in place of a standard library module."""
 
 import sys
 import sysconfig
@@ -8,7 +8,7 @@ from runbook.cli.messages import CliMessage
 
 
 def which_file(error: ImportError) -> str:
-    """Return the remedy if a file in PYTHONPATH replaces a module of the standard library.
+    """Return the remedy if a file in PYTHONPATH replaces a standard library module.
 
     Otherwise raise `error` again.
     """

@@ -1,4 +1,4 @@
-"""`runbook report`: rewrite the HTML report of a run."""
+"""`runbook report`: rewrite the HTML report for a run."""
 
 from pathlib import Path
 

@@ -100,7 +100,7 @@ def sample(
 
 
 def _prompt_lines(file: TextIO) -> list[str]:
-    """Return the lines of a file that contain a prompt."""
+    """Return the lines in a file that contain a prompt."""
     try:
         lines = file.read().splitlines()
     except UnicodeDecodeError as error:

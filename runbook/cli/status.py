@@ -1,4 +1,4 @@
-"""`runbook status`: every run, or the phases and jobs of one."""
+"""`runbook status`: show all runs, or the phases and jobs in one."""
 
 import json
 from pathlib import Path

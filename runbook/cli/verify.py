@@ -1,4 +1,4 @@
-"""`runbook verify`: finds every file of a run that has changed since it was recorded."""
+"""`runbook verify`: find every file in a run that has changed since it was recorded."""
 
 import json
 from dataclasses import asdict

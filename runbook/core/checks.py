@@ -1,4 +1,4 @@
-"""Checks. A check is the result of applying a rule to a value, in a readable form."""
+"""Checks. Checks: what a rule says about a value, in readable form."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class Check:
         compare=False,
         metadata=NOT_IN_JSON,
     )
-    """The code of the rule; None if it has none, or if the check was read from a file."""
+    """Rule code; None if the rule has none, or if the check was read from a file."""
     keys: tuple[str, ...] = field(
         default=(),
         compare=False,
@@ -41,7 +41,7 @@ class Check:
         compare=False,
         metadata=NOT_IN_JSON,
     )
-    """The values that the rule's message shows, by name; empty without a code."""
+    """Values to show in the rule message, by name; empty without a code."""
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
@@ -96,7 +96,7 @@ def judge(
 
 
 def check_of(result: RuleResult, phase: str = "", *, otherwise: str = "fail") -> Check:
-    """Return the result of a rule as a check, with its text filled in.
+    """Return what a rule found as a check, with its text filled in.
 
     `phase` precedes the name if each phase has its own check. `otherwise` is the verdict if the
     rule does not hold.

@@ -1,11 +1,11 @@
-"""Divides the width of a terminal among the columns of a text table."""
+"""Divides the terminal width among the columns of a text table."""
 
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 LINE_LIMIT: ContextVar[int] = ContextVar("LINE_LIMIT", default=0)
-"""Maximum number of characters in a line of a text table; 0 for no limit.
+"""Maximum line length in a text table, in characters; 0 for no limit.
 
 The command line sets it if its output is a terminal. A file or another program gets whole lines.
 """
@@ -15,7 +15,7 @@ GAP = 2
 
 @dataclass(frozen=True)
 class ColumnWidth:
-    """The widths that a column can have, in characters."""
+    """Widths allowed for a column, in characters."""
 
     natural: int
     """Width without a limit."""
@@ -24,7 +24,7 @@ class ColumnWidth:
 
 
 def divide_width(columns: Sequence[ColumnWidth], limit: int) -> list[dict[int, int]]:
-    """Return the columns of each block of a table, as widths by the column's number.
+    """Divide a table into blocks, and return the columns in each as widths by column number.
 
     Usually there is one block, in which wide columns are narrowed until a line fits. If even the
     least widths do not fit into a line, the remaining columns form further blocks, which repeat the
@@ -51,7 +51,7 @@ def divide_width(columns: Sequence[ColumnWidth], limit: int) -> list[dict[int, i
 
 
 def _narrowed(columns: Sequence[ColumnWidth], block: Sequence[int], limit: int) -> dict[int, int]:
-    """Return the widths of a block's columns. The widest columns are narrowed first."""
+    """Return the column widths in a block. The widest columns are narrowed first."""
     widths = {number: columns[number].natural for number in block}
     while _line_width(list(widths.values())) > limit:
         wider = [number for number in block if widths[number] > columns[number].least]

@@ -20,7 +20,7 @@ def finite_points(points: Iterable[tuple[float, float | None]]) -> list[tuple[fl
 def thin(points: Points, max_points: int) -> list[tuple[float, float]]:
     """Return the curve with at most this many points.
 
-    Both ends of the curve are kept, and the lowest and highest point of each stretch.
+    Both ends of the curve are kept, and the lowest and highest point in each stretch.
 
     >>> curve = [(float(n), 3.0) for n in range(100_000)]
     >>> curve[70_123] = (70_123.0, 9.0)
@@ -70,7 +70,7 @@ def sparkline(values: Sequence[float | None], width: int = 40) -> str:
 def _finite_mean(values: Iterable[float | None]) -> float | None:
     """Return the mean of the finite values, or None if there is none.
 
-    The mean is used, because a bar cannot show both the lowest and the highest value of its group.
+    The mean is used, because a bar cannot show both the lowest and the highest value in its group.
     """
     finite = []
     for value in values:
@@ -108,7 +108,7 @@ class Frame(NamedTuple):
     y1: float
 
     def at(self, x: float, y: float) -> str:
-        """Return a point in SVG's coordinates.
+        """Return a point in SVG coordinates.
 
         >>> Frame(300, 0, 10, 0, 1).at(5, 1)
         '380.0,12.0'
@@ -120,14 +120,14 @@ class Frame(NamedTuple):
         return f"{across:.1f},{down:.1f}"
 
     def path(self, points: Points) -> str:
-        """Return the points of a polyline."""
+        """Return the points for a polyline."""
         return " ".join(self.at(x, y) for x, y in points)
 
 
-# Maximum number of points of a curve. More would not be visible, and would make the page large
+# Maximum number of points in a curve. More would not be visible, and would make the page large
 MOST_POINTS = 600
 COLOURS = ("var(--good, #0072b2)", "var(--bad, #d55e00)", "var(--care, #b58900)", "currentColor")
-"""Blue, orange, yellow and the page's text colour, for light and dark mode.
+"""Blue, orange, yellow and the text colour of the page, for light and dark mode.
 
 Without colour, dashes distinguish the lines.
 """
@@ -140,9 +140,9 @@ def loss_curve(
     restarts: Sequence[int] = (),
     height: int = HEIGHT,
 ) -> Markup:
-    """Return the loss of each named series over the iterations as SVG, with axes and their units.
+    """Draw loss over iterations for each named series as SVG, with axes and units.
 
-    `untrained` is the loss of an untrained model, drawn as a horizontal line. `restarts` mark the
+    `untrained` is the loss for an untrained model, drawn as a horizontal line. `restarts` mark the
     iterations at which a job continued. Return an empty string if nothing can be drawn.
     """
     thinned = [(name, thin(finite_points(points), MOST_POINTS)) for name, points in series]
@@ -171,7 +171,7 @@ def loss_curve(
 
 
 def _frame_around(curves: Sequence[Points], untrained: float, height: int) -> Frame:
-    """Return a frame for all curves and the untrained loss, with margins of 5 % above and below."""
+    """Return a frame for all curves and the untrained loss, with 5 % margins above and below."""
     xs = []
     for points in curves:
         for x, _ in points:
@@ -255,7 +255,7 @@ def _line(
     points: Points,
     index: int,
 ) -> Markup:
-    """Return a curve and its legend: the name, with a short sample of the line in front of it."""
+    """Return a curve and its legend: the name, with a short piece of the line in front of it."""
     colour = COLOURS[index % len(COLOURS)]
     dashes = DASHES[index % len(DASHES)]
     look = f'stroke="{colour}" stroke-dasharray="{dashes}"'

@@ -18,13 +18,13 @@ class RunbookError(CodedError):
     def _render_traceback_(self) -> list[str]:
         """Return the text that a notebook shows in place of a traceback.
 
-        The user has to change something, so a traceback of runbook's code does not help.
+        The user has to change something, so a traceback into runbook code does not help.
         """
         return [f"{type(self).__name__}: {self}"]
 
 
 class ViewInterrupted(KeyboardInterrupt):
-    """An interrupt of a cell that only watches a job."""
+    """Raised when a cell that only watches a job is interrupted."""
 
     def _render_traceback_(self) -> list[str]:
         """Return the text that a notebook shows in place of a traceback, as nothing has failed."""
@@ -52,7 +52,7 @@ class PlanError(RunbookError):
 
 
 class ProgramError(RunbookError):
-    """Raised if a program that runbook started failed; contains the program's own messages."""
+    """Raised if a program that runbook started failed; contains what the program printed."""
 
 
 class JobError(RunbookError):
@@ -65,7 +65,7 @@ class JobFailedError(JobError):
     def __init__(self, text: str, job_exit_code: int | None) -> None:
         super().__init__(text)
         self.job_exit_code = job_exit_code
-        """The job's own exit code, or None if the job did not record an exit code."""
+        """Exit code from the job, or None if the job did not record one."""
 
 
 class DataError(RunbookError):

@@ -77,8 +77,8 @@ def read_json_record(
 ) -> Record | None:
     """Return the dataclass stored in a JSON file, or None if there is no file.
 
-    Raise `RecordError` if a value is not strictly of its declared type. For any other fault, raise
-    `error` with `meaning` (what the file should be), the reason and the remedy.
+    Raise `RecordError` if a value does not strictly have its declared type. For any other fault,
+    raise `error` with `meaning` (what the file should be), the reason and the remedy.
     """
     from pydantic import ValidationError
 
@@ -99,7 +99,7 @@ def read_json_record(
 
 @functools.cache
 def _reader_of(kind: type) -> Any:
-    # Imported here, so that a command's help does not have to wait for it.
+    # Imported here, so that --help does not have to wait for it.
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
@@ -119,7 +119,7 @@ def sha256_of(path: Path, length: int | None = None) -> str:
 
 
 def utc_now() -> str:
-    """Return the current time in the format of records: UTC, microseconds, `Z`."""
+    """Return the current time in the format used in records: UTC, microseconds, `Z`."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
@@ -148,7 +148,7 @@ def free_name(folder: Path, stem: str, suffixes: Sequence[str] = ("",)) -> str:
 
 
 def natural_key(name: Path | str) -> list[tuple[int, int | str]]:
-    """Return a sort key that puts chunk_2 before chunk_10."""
+    """Return a sort key to put chunk_2 before chunk_10."""
     parts: list[tuple[int, int | str]] = []
     for part in re.split(r"(\d+)", str(name)):
         if part.isdecimal():
@@ -160,7 +160,7 @@ def natural_key(name: Path | str) -> list[tuple[int, int | str]]:
 
 
 def name_time(moment: str) -> str:
-    """Return a record's time in the form used in file names.
+    """Convert a time from a record to the form used in file names.
 
     >>> name_time("2025-11-21T06:32:11.123456Z")
     '20251121T063211Z'
@@ -202,7 +202,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def iterate_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of `read_lines` one by one, so that a long file is never completely in memory."""
+    """Yield the rows from `read_lines` one by one, so long files need little memory."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
         yield from _objects(line for line in stream if line.endswith(b"\n"))
 

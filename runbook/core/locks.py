@@ -2,10 +2,10 @@
 
 A lock is held as long as its file exists. The file is created by a hard link (or by exclusive
 creation if the file system has no hard links). Both are atomic on local and network file systems,
-and neither needs flock, which many clusters do not support. Only the holder's own machine can tell
-that the holder is dead. So only that machine takes over a lock, if the process has ended or the
-machine was rebooted. To take over, a process creates a second link named after the dead holder's
-lock, then reads the lock again. Only one process can create that link.
+and neither needs flock, which many clusters do not support. Only the machine on which the holder
+ran can tell that it is dead. So only that machine takes over a lock, if the process has ended or
+the machine was rebooted. To take over, a process creates a second link named after the dead lock,
+then reads the lock again. Only one process can create that link.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ class Holder:
 def hold(run_folder: Path, purpose: str) -> contextlib.AbstractContextManager[str]:
     """Lock a run while its files are changed.
 
-    Yield a sentence about the previous holder if a dead holder's lock was taken over, or else ''.
+    Yield a sentence about the previous holder if its lock was taken over, or else ''.
     If the run is locked, raise `HeldError` with the holder, the time, the host and the purpose.
     """
     return hold_file(run_folder / LOCK_NAME, purpose)
@@ -120,7 +120,7 @@ def may_be_held(run_folder: Path) -> bool:
 
 
 def _acquire(path: Path, new_holder: Holder) -> str:
-    """Acquire the lock. If a dead holder's lock was taken over, report the holder."""
+    """Acquire the lock. If the lock was taken over from a dead holder, report that holder."""
     # Another attempt is needed only if a different process was faster.
     for _ in range(25):
         holder = _read(path)
@@ -148,12 +148,12 @@ def _acquire(path: Path, new_holder: Holder) -> str:
 
 
 def _take_over(path: Path, dead: Holder, new_holder: Holder) -> bool:
-    """Replace a dead holder's lock with a new one. Return False if another process did so first."""
+    """Replace a lock left by a dead holder. Return False if another process did so first."""
     right = path.with_name(f"{path.name}.{dead.token}")
     if not _create(right, new_holder):
         claimant = _read(right)
-        # A process may die between claiming the dead holder's lock and replacing it. The claim is
-        # itself a lock, so the next process can take over the claim and continue.
+        # A process may die after it has claimed the dead lock and before it replaces it. The claim
+        # is itself a lock, so the next process can take over the claim and continue.
         if not (
             isinstance(claimant, Holder)
             and _dead(claimant)
@@ -173,13 +173,13 @@ def _take_over(path: Path, dead: Holder, new_holder: Holder) -> bool:
 
 
 def _create(path: Path, holder: Holder) -> bool:
-    """Create the file with its complete content, unless a file of that name exists."""
+    """Create the file with its complete content, unless a file with that name exists."""
     part = _write_part(path, holder)
     try:
         os.link(part, path)
         return True
     except FileExistsError:
-        # On a network file system, the link may exist although the server's reply was lost.
+        # On a network file system, the link may exist although the reply from the server was lost.
         return part.stat().st_nlink == 2
     except OSError:  # This file system has no hard links.
         with contextlib.suppress(FileExistsError), path.open("x", encoding="utf-8") as stream:

@@ -1,4 +1,4 @@
-"""Reserves TCP ports of this machine for ranks that start later."""
+"""Reserves TCP ports on this machine for ranks that start later."""
 
 import socket
 
@@ -19,6 +19,6 @@ def reserve_port() -> socket.socket:
 
 
 def port_of(reservation: socket.socket) -> int:
-    """Return the number of a reserved port."""
+    """Return a reserved port number."""
     port: int = reservation.getsockname()[1]
     return port

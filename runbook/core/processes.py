@@ -1,4 +1,4 @@
-"""Identifies processes on this machine, checks their state, and finds all processes of a job."""
+"""Identifies processes on this machine, checks their state, and finds all processes in a job."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pathlib import Path
 import psutil
 
 JOB_VARIABLE = "RUNBOOK_JOB"
-"""Environment variable that marks every process of a job.
+"""Environment variable used to mark every process in a job.
 
-A process keeps it even after it has left the job's process group and session.
+A process keeps it even after it has left the process group and session of the job.
 """
 
 
 class Standing(StrEnum):
-    """The current state of a process that was recorded earlier."""
+    """What has become of a process recorded earlier."""
 
     ALIVE = "alive"
     DEAD = "dead"
@@ -35,11 +35,11 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class Identity:
-    """The identity of a process. A later process with the same number has a different identity."""
+    """Identifies a process. A later process with the same number has a different identity."""
 
     pid: int
     start: int
-    """Clock ticks from the machine's start to the process's start; 0 if unknown.
+    """Clock ticks from machine start to process start; 0 if unknown.
 
     A clock change does not affect it.
     """
@@ -61,14 +61,14 @@ def boot_id() -> str:
 
 
 def host_name() -> str:
-    """Return the host name of this machine."""
+    """Return the name of this machine."""
     return socket.gethostname()
 
 
 def user_name() -> str:
-    """Return the user of this process.
+    """Return the user who runs this process.
 
-    In some containers, accounts have no name; the result is then the account's number.
+    In some containers, accounts have no name; the result is then the account number.
     """
     try:
         return getpass.getuser()
@@ -99,7 +99,7 @@ def identify(pid: int) -> Identity | None:
 
 
 def identity_of_ended(pid: int) -> Identity:
-    """Return the identity of a process that ended before it could be identified.
+    """Return an identity for a process that ended before it could be identified.
 
     No running process has this identity.
     """
@@ -128,7 +128,7 @@ def standing(identity: Identity) -> Standing:
 
 
 def process_tree(*tokens: str) -> list[psutil.Process]:
-    """Return every running process of these jobs, except the current process.
+    """Return every running process in these jobs, except the current process.
 
     These are the marked processes and all their descendants.
     """
@@ -225,7 +225,7 @@ def _start_of(pid: int) -> int | None:
             stat = Path(f"/proc/{pid}/stat").read_bytes()
             # The name before the bracket may contain spaces and brackets.
             state, *fields = stat.rpartition(b")")[2].split()
-            # A zombie has ended; pid 1 of a container does not always reap it.
+            # A zombie has ended; pid 1 in a container does not always reap it.
             return None if state in (b"Z", b"X") else int(fields[18])
 
         process = psutil.Process(pid)

@@ -1,4 +1,4 @@
-"""Starts other programs. No other module of the package starts programs."""
+"""Starts other programs. No other module in the package starts programs."""
 
 import contextlib
 import os
@@ -15,12 +15,12 @@ from pathlib import Path
 from runbook.core.errors import ProgramError
 from runbook.core.messages import CoreMessage
 
-# Lines of a program's output that an error message repeats
+# How many output lines an error message repeats
 TAIL_LINES = 20
 
-# This code runs in a separate Python that exits immediately, so that our process is not the
-# program's parent. init then reaps the program, and a kernel that ends its children at shutdown
-# does not find it.
+# This code runs in a separate Python that exits immediately, so that our process is not the parent
+# of the program. init then reaps the program, and a kernel that ends its children at shutdown does
+# not find it.
 _DETACH = """
 import subprocess, sys
 out, err = open(sys.argv[1], "ab"), open(sys.argv[2], "ab")
@@ -49,7 +49,7 @@ def run(
 ) -> Finished:
     r"""Run a program to completion, without a shell, and return its output.
 
-    `env` contains changes to this process's environment; None removes a variable. Raise
+    `env` contains changes to the environment of this process; None removes a variable. Raise
     `ProgramError`, with the command, the exit code and the end of the output, if the program is
     missing, takes longer than `timeout` seconds (its process group is then killed) or, unless
     `check` is False, ends with an exit code other than 0.
@@ -94,9 +94,9 @@ def follow(
     timeout: float,
     cwd: Path,
 ) -> int:
-    """Run a program, pass on each line of its output as it arrives, and return its exit code.
+    """Run a program, pass on each output line as it arrives, and return the exit code.
 
-    Kill the program's process group when the program ends, when it takes longer than `timeout`
+    Kill the process group when the program ends, when it takes longer than `timeout`
     seconds, or when this process is stopped.
     """
     process = _start(
@@ -179,7 +179,7 @@ def how_it_ended(exit_code: int) -> str:
 
 
 def last_lines(text: str, count: int = TAIL_LINES) -> str:
-    """Return the last lines of a string, without empty lines at the end."""
+    """Return the last lines in a string, without empty lines at the end."""
     return "\n".join(text.rstrip().splitlines()[-count:])
 
 

@@ -18,15 +18,14 @@ from runbook.core.messages import CoreMessage
 from runbook.core.units import show_quantity
 
 Row = Mapping[str, Any]
-"""A row of a table. A column name states its unit: "loss (nat)"."""
+"""A row in a table. A column name states its unit: "loss (nat)"."""
 # Text shown for a missing value in a text cell
 UNKNOWN = "not known"
 # Columns whose unit is stated in the row, not in the column name
 VALUES = ("value", "planned", "actual", "before", "after")
 # Rounding error, in seconds, when two equal times are subtracted
 _NO_TIME = 1e-9
-# Maximum number of characters in a line of a text table's cell; a longer text continues on the next
-# line
+# Maximum line length in a cell of a text table; a longer text continues on the next line
 WIDEST_CELL = 60
 # A cell with at most this number of characters, such as "2 min 24 s", stays on one line
 SHORT_CELL = 12
@@ -37,7 +36,7 @@ _CODE = re.compile(
 )
 """A key or a file name: a word with an underscore, or a dotted name with a value."""
 _QUANTITY = re.compile(r"[0-9][0-9.,]* [^\s0-9]+")
-"""A number and its unit, which stay on one line of a narrow column."""
+"""A number and its unit, which stay on one line in a narrow column."""
 _CELL_STYLE = (
     "padding:.2em .8em;border-bottom:1px solid rgba(128,128,128,.35);vertical-align:top;text-align:"
 )
@@ -66,7 +65,7 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """Return the column names in the order of their first appearance."""
+        """Return the column names in the order in which they first appear."""
         # A dict keeps the order in which keys were added; a set would not.
         columns: dict[str, None] = {}
         for row in self.rows:
@@ -145,11 +144,11 @@ class Table:
         return f"<tr>{''.join(cells)}</tr>"
 
     def cell_html(self, column: str, text: str) -> str:
-        """Return a cell's text as HTML. Subclasses override this method for special cells."""
+        """Return the text in a cell as HTML. Subclasses override this method for special cells."""
         return html_with_code(text)
 
     def as_markdown(self) -> str:
-        r"""Return a table in GitHub's markdown.
+        r"""Return a table in GitHub markdown.
 
         >>> print(Table([{"key": "a|b", "n": 2}]).as_markdown())
         | key | n |
@@ -255,7 +254,7 @@ def show_value(value: Any) -> str:
 
 
 def _quantity(column: str, row: Row) -> str:
-    """Return the name that states a cell's unit, which is the name of its column or of its row."""
+    """Return the name that states the unit of a cell: the name of its column or its row."""
     if column not in VALUES or "what" not in row:
         return column
     unit = f" ({row['unit']})" if row.get("unit") else ""
@@ -299,7 +298,7 @@ def html_with_code(text: str) -> str:
 
 
 def width(text: str) -> int:
-    """Return the number of columns that a string occupies on a terminal."""
+    """Return how many columns a string occupies on a terminal."""
     return sum(map(_character_width, text))
 
 

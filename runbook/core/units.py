@@ -96,7 +96,7 @@ def parse_duration(text: str | int | float) -> int:
 
 
 def clock_seconds(text: str) -> int:
-    """Return a scheduler's time limit in seconds; 0 if there is no limit or the text is not a time.
+    """Parse a time limit from a scheduler to seconds; 0 if there is no limit or it is not a time.
 
     >>> [clock_seconds(text) for text in ("00:05:00", "2-00:00:00", "30", "5:00", "1-2")]
     [300, 172800, 1800, 300, 93600]
@@ -192,7 +192,7 @@ def show_duration(seconds: float) -> str:
 
 
 def show_clock(seconds: int) -> str:
-    """Return a duration in the format of queues.
+    """Format a duration as queues expect it.
 
     >>> show_clock(5400), show_clock(360000)
     ('01:30:00', '100:00:00')
@@ -246,7 +246,7 @@ def show_device_hours(hours: float) -> str:
 
 
 def show_change(ratio: float) -> str:
-    """Return the change of a value: in percent, or as a factor if it at least doubled.
+    """Describe how a value has changed: in percent, or as a factor if it at least doubled.
 
     >>> show_change(1.125), show_change(28.4), show_change(0.435)
     ('+12.5%', '28.4 x', '-56.5%')
@@ -255,7 +255,7 @@ def show_change(ratio: float) -> str:
 
 
 def in_words(name: str) -> str:
-    """Return the display name of a result.
+    """Return the name to show for a result.
 
     The unit is left out if the value already shows it.
 

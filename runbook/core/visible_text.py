@@ -1,7 +1,7 @@
 r"""Shows hidden content: characters that control a terminal become escapes (`\u202e`).
 
 A job script, a note, a log or a run file from someone else may contain escape sequences that rename
-a terminal's window, write to its clipboard or hide lines. It may also contain Unicode's direction
+a terminal window, write to the clipboard or hide lines. It may also contain Unicode direction
 marks, which make a line look different from its real content.
 """
 
@@ -41,7 +41,7 @@ def visible(text: str) -> str:
 
 
 def find_hidden(text: str) -> str:
-    """Return the first invisible character of a string, such as U+202E, or '' if there is none."""
+    """Return the first invisible character in a string, such as U+202E, or '' if there is none."""
     match = _HIDDEN.search(text.replace("\r\n", "\n").removeprefix("\ufeff"))
     return f"U+{ord(match[0]):04X}" if match else ""
 
@@ -54,8 +54,8 @@ def _escape(match: re.Match[str]) -> str:
 def for_terminal(text: str) -> str:
     r"""Return a string that is safe to show on a terminal.
 
-    Like `visible`, this replaces invisible characters, but it keeps colours and the carriage return
-    of a progress line.
+    Like `visible`, this replaces invisible characters, but it keeps colours and carriage returns in
+    progress lines.
 
     >>> for_terminal("\x1b[33mwarn\x1b[0m \x1b[8mhidden\x9b2J")
     '\x1b[33mwarn\x1b[0m \\u001b[8mhidden\\u009b2J'
@@ -70,7 +70,7 @@ class TerminalStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write the text as `for_terminal` returns it, and return the original text's length."""
+        """Write the text as `for_terminal` returns it, and return the original length."""
         self._stream.write(for_terminal(text))
         return len(text)
 

@@ -1,4 +1,4 @@
-"""Messages of the displays, one per row; `{name}` stands for a value."""
+"""Messages shown by displays, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from runbook.plan_file.diagnostics import Message
 
 
 class DisplayMessage(Message):
-    """Messages of the displays."""
+    """Messages shown by displays."""
 
     ACTION = "{name}: {command}"
     AMOUNT_DONE = "{done} of {total}{unit} ({percent:.0f} %)"

@@ -15,18 +15,18 @@ from runbook.results.figures.drawing import as_png, as_svg
 ENGINE_VARIABLE = "RUNBOOK_ENGINE"
 """Environment variable that our papermill engine sets in its kernels.
 
-Displays that are updated in place then appear in the log (records/client.py).
+Displays updated in place then appear in the log (records/client.py).
 """
 # Jupyter Server sets it in the kernels that a browser opened
 SERVER_VARIABLE = "JPY_SESSION_NAME"
 
 
 class Place(StrEnum):
-    """The destination of the output."""
+    """Where output goes."""
 
     # A kernel used from JupyterLab or Notebook
     BROWSER = "browser"
-    # A kernel of our papermill engine
+    # A kernel started by our papermill engine
     ENGINE = "engine"
     # Any other kernel: stock papermill, nbconvert, an editor
     BATCH = "batch"
@@ -40,7 +40,7 @@ class Place(StrEnum):
 
 
 def where_we_are(stream: TextIO | None = None) -> Place:
-    """Return the place of this process's output, or of `stream`, without importing IPython."""
+    """Return where output from this process, or to `stream`, goes. IPython is not imported."""
     shell = current_shell()
     is_in_kernel = shell is not None and getattr(shell, "kernel", None) is not None
     if not is_in_kernel:
@@ -56,15 +56,15 @@ def where_we_are(stream: TextIO | None = None) -> Place:
 
 
 def current_shell() -> Any:
-    """Return the IPython shell of this process, or None."""
+    """Return the IPython shell in this process, or None."""
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython is not None else None
 
 
 def display_bundle(bundle: Mapping[str, object], updatable: bool = False) -> Any:
-    """Display a bundle of formats in the notebook.
+    """Display output in the notebook, given in several formats.
 
-    Return the display's handle if the display will be updated later.
+    Return the display handle if the display will be updated later.
     """
     import IPython.display
 
@@ -87,7 +87,7 @@ def show_table(rows: Table | Sequence[Row], title: str = "", notes: Sequence[str
 
 
 class Formula(str):
-    """A LaTeX formula with the values of a run. Notebooks draw it as MathML, which needs no script.
+    """A LaTeX formula with values from a run. Notebooks draw it as MathML, which needs no script.
 
     Other places show text.
     """
@@ -108,7 +108,7 @@ class Formula(str):
 
 
 class View(list[Any]):
-    """The output of a cell, in order: tables, formulas, figures with captions, text.
+    """Output for a cell, in order: tables, formulas, figures with captions, text.
 
     A view displays itself, and each part can be used separately.
     """
@@ -196,9 +196,9 @@ MARKS = {
     "unknown": ("?", "currentColor", ""),
     "pass": ("✓", "#0072b2", "\x1b[34m"),
 }
-"""Symbol and colours (page, terminal) of each verdict, in reading order.
+"""Symbol and colours (page, terminal) for each verdict, in reading order.
 
-Blue and orange are from Okabe and Ito's palette, so people with the common forms of colour
+Blue and orange are from the palette by Okabe and Ito, so people with common forms of colour
 blindness can tell them apart.
 """
 
@@ -239,7 +239,7 @@ class CheckTable(Table):
         return text
 
     def cell_html(self, column: str, text: str) -> str:
-        """Return a verdict in bold with a coloured bar. The word keeps the page's colour."""
+        """Return a verdict in bold with a coloured bar. The word keeps the page colour."""
         if column != "Verdict":
             return super().cell_html(column, text)
         colour = MARKS[text.partition(" ")[2]][1]

@@ -1,13 +1,13 @@
-"""Shows the progress of long work in JupyterLab, in a log, on a terminal and in the saved notebook.
+"""Shows progress during long work in JupyterLab, in a log, on a terminal and in the saved notebook.
 
     progress = Progress("04-training", total=100, unit="iterations")
     progress.update(done=12, loss=9.8, losses=sparkline(values))   # at most one drawing per second
     progress.finish(done=100, loss=3.6)                            # the final picture, always drawn
 
-`done` counts up to `total`. Every other name is a fact that is shown next to `done`. The newest
-value of each fact is kept, and None removes the fact. `draw_beside` adds a curve, if drawings can
+`done` counts up to `total`. Every other name is a fact shown next to `done`. The newest
+value for each fact is kept, and None removes the fact. `draw_beside` adds a curve, if drawings can
 be shown, and lines below it. This module only shows the work, so a later call (from a re-run cell,
-or on a different machine) shows the same picture. `timed` adds the duration of this call.
+or on a different machine) shows the same picture. `timed` adds how long this call took.
 
 A curve is an image whose alt text contains the numbers. JupyterLab, GitHub and nbviewer do not
 remove images, and no script is needed. Our own pages draw the same curve inline instead, in their
@@ -71,11 +71,11 @@ SECONDS_BETWEEN_DRAWINGS = 1.0
 SECONDS_BETWEEN_LINES = 10.0
 BAR_WIDTH = 24
 SHORTEST_SHOWN = 0.01
-"""Shortest duration that is shown, in seconds. Less means that there was nothing to do."""
+"""Shortest duration shown, in seconds. Less means that there was nothing to do."""
 
 
 class Progress:
-    """A live display of the progress of some work.
+    """Live display that shows progress during some work.
 
     It is also a context manager, which draws the final picture when the block ends.
 
@@ -161,7 +161,7 @@ class Progress:
         return f"{self.title}{self._took()}: " + ", ".join(filter(None, parts))
 
     def as_long_text(self) -> str:
-        """Return the line of `as_text`, with the last events below it."""
+        """Return the line from `as_text`, with the last events below it."""
         return "\n".join([self.as_text(), *[f"  {event}" for event in self.events]])
 
     def as_html(self) -> str:
@@ -234,7 +234,7 @@ class Progress:
         elif self._place is Place.TERMINAL:
             self._redraw_line()
 
-        # Unmodified papermill logs only the first value of a display that is updated. So under
+        # Unmodified papermill logs only the first value if a display is updated. So under
         # papermill, as in a pipe, also print lines.
         now = self._clock()
         is_first = self._printed == float("-inf")

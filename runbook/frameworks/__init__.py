@@ -1,4 +1,4 @@
-"""Translates the keys in a run file into each framework's options."""
+"""Translates keys in a run file into options for each framework."""
 
 from dataclasses import fields, replace
 from operator import attrgetter
@@ -15,7 +15,7 @@ from runbook.plan_file.schema import PhasePlan, Tuning
 
 
 def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
-    """Return the arguments that the training program receives after the name of its script.
+    """Return the arguments passed to the training program after the script name.
 
     Relative paths in `phase` are relative to the run folder, where jobs run.
     """
@@ -39,10 +39,10 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
 
 
 def option_values(settings: Settings, phase: PhasePlan, framework: str) -> dict[str, list[str]]:
-    """Return a framework's options for training this phase, each with its value as a list of words.
+    """Return the options to train this phase with a framework, with values as lists of words.
 
-    The run itself may use a different framework. If it does not use GPT-2's tokenizer, the options
-    for that tokenizer are left out.
+    The run itself may use a different framework. If it does not use the GPT-2 tokenizer, the
+    options for that tokenizer are left out.
     """
     training = settings.run.training.model_copy(update={"framework": framework})
     data = settings.run.data.model_copy(update={"tokenizer": "gpt2"})
@@ -95,7 +95,7 @@ A run that sets one of these keys is refused if its framework has no option for 
 _OF_MEGATRON_LM = ("training.reduce_in_bf16", "training.loss_fusion")
 """Keys that only Megatron-LM honours.
 
-Our own trainer sums gradients in fp32 and has its own implementation of the loss.
+Our own trainer sums gradients in fp32 and implements the loss itself.
 """
 
 
@@ -115,14 +115,14 @@ def _refuse_options_of_megatron_lm(settings: Settings) -> None:
 
 
 def _keys_of(framework: str) -> set[str]:
-    """Return the run file's keys whose values a framework honours."""
+    """Return the run file keys that a framework honours."""
     keys = set()
     for option in _TABLES[framework]:
         for key in option.keys:
             keys.add(key)
 
     if framework == "megatron-deepspeed":
-        # overlap_comm in DeepSpeed's configuration file
+        # overlap_comm in the DeepSpeed configuration file
         keys.add("training.overlap_gradients")
 
     if framework != "nemo":
@@ -133,9 +133,9 @@ def _keys_of(framework: str) -> set[str]:
 
 
 def honours(framework: str, key: str) -> bool:
-    """Return whether a framework honours the run file's value for a key.
+    """Return whether a framework honours the value that the run file gives for a key.
 
-    Lengths apply to every framework, and are written in the framework's unit.
+    Lengths apply to every framework, and are written in the unit that it uses.
 
     >>> honours("megatron-lm", "training.async_save"), honours("runbook", "training.async_save")
     (False, True)
@@ -167,7 +167,7 @@ _WRITTEN_OTHERWISE = (
 
 
 def _refuse_unknown(settings: Settings) -> None:
-    """Raise `ParamsError` if a key is set for which the framework's table has no option."""
+    """Raise `ParamsError` if a key is set that the options table for the framework lacks."""
     framework = settings.run.training.framework
     supported = _keys_of(framework)
     kernels = settings.run.training.kernels

@@ -1,7 +1,7 @@
-"""Options of Megatron-LM and Megatron-DeepSpeed, and DeepSpeed's configuration file.
+"""Options for Megatron-LM and Megatron-DeepSpeed, and the DeepSpeed configuration file.
 
-Megatron-LM is NVIDIA/Megatron-LM e958b2ca, which the Azure document uses. Megatron-DeepSpeed is
-Microsoft's repository, or one of its forks for LUMI and for ALCF.
+Megatron-LM is NVIDIA/Megatron-LM e958b2ca, which the Azure document uses. Megatron-DeepSpeed is the
+repository from Microsoft, or one of its forks for LUMI and ALCF.
 """
 
 import hashlib
@@ -40,15 +40,15 @@ from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan, Source
 
 OWN_DEEPSPEED = "deepspeed.json"
-"""Name of DeepSpeed's configuration file in the job folders of our own trainer."""
+"""Name of the DeepSpeed configuration file in job folders for our own trainer."""
 Condition = Callable[[PhasePlan], bool]
 """A condition under which an option is written for a phase."""
 
 
 def deepspeed_name(settings: Settings, phase: PhasePlan) -> str:
-    """Return the path of DeepSpeed's file relative to the run folder, in which jobs run.
+    """Return the path to the DeepSpeed file, relative to the run folder, where jobs run.
 
-    The name includes a digest of the content, so that different jobs never share a file, and a
+    The name includes a content digest, so that different jobs never share a file, and a
     changed job never reads the old file.
     """
     digest = hashlib.sha256(deepspeed_file(settings, phase).encode()).hexdigest()
@@ -56,7 +56,7 @@ def deepspeed_name(settings: Settings, phase: PhasePlan) -> str:
 
 
 def deepspeed_file(settings: Settings, phase: PhasePlan) -> str:
-    """Return the text of DeepSpeed's file: batch, ZeRO stage, precision, and the site's additions.
+    """Return the text for the DeepSpeed file: batch, ZeRO stage, precision, and site additions.
 
     For our own engine, the content is exactly what plan.json passes to DeepSpeed.
     """
@@ -81,7 +81,7 @@ def _merged(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _counts_tokens(run: PhaseRun) -> bool:
-    """Return whether the phase's lengths are written in tokens.
+    """Return whether lengths in this phase are written in tokens.
 
     This is the case if the run specifies its length in tokens and the framework is
     Megatron-DeepSpeed, because no other framework accepts tokens.
@@ -93,10 +93,10 @@ def _counts_tokens(run: PhaseRun) -> bool:
 
 
 def _unit(run: PhaseRun) -> str:
-    """Return the unit of a phase's lengths: iters, samples or tokens.
+    """Return the unit used for lengths in a phase: iters, samples or tokens.
 
-    Megatron does not accept a mixture of units, so all lengths are in iterations if each is a whole
-    number of iterations, and otherwise in samples.
+    Megatron does not accept mixed units, so all lengths are in iterations if each is a whole number
+    of iterations, and otherwise in samples.
     """
     phase = run.phase
     if _counts_tokens(run):
@@ -114,7 +114,7 @@ def _unit(run: PhaseRun) -> str:
 
 
 def _in(unit: str, path: str) -> Callable[[PhaseRun], int | None]:
-    """Return a writer that converts the number of samples at `path` in the plan to `unit`.
+    """Return a writer to convert the samples at `path` in the plan to `unit`.
 
     The writer returns None if the phase uses a different unit.
     """
@@ -133,10 +133,10 @@ def _in(unit: str, path: str) -> Callable[[PhaseRun], int | None]:
 
 
 def _train_samples(run: PhaseRun) -> int | None:
-    """Return the training length in samples, or None if the phase's unit is iterations.
+    """Return the training length in samples, or None if the phase counts in iterations.
 
-    The number of samples is needed even for a length in tokens, because Megatron-DeepSpeed computes
-    its number of iterations from it, and stops at whichever of the two lengths it reaches first.
+    Samples are needed even if the length is in tokens, because Megatron-DeepSpeed uses them to
+    compute the number of iterations, and stops at whichever length it reaches first.
     """
     return None if _unit(run) == "iters" else run.phase.duration.samples
 
@@ -164,12 +164,12 @@ def _backend(run: PhaseRun) -> str:
 
 
 def _is(path: str, *values: object) -> Condition:
-    """Return the condition that a phase's plan has one of `values` at `path`."""
+    """Return the condition that the plan for a phase has one of `values` at `path`."""
     return lambda phase: value_at(phase, path) in values
 
 
 def _is_not(path: str, usual: object) -> Condition:
-    """Return the condition that a phase's plan has a value other than `usual` at `path`."""
+    """Return the condition that the plan for a phase has a value other than `usual` at `path`."""
     return lambda phase: value_at(phase, path) != usual
 
 
@@ -195,7 +195,7 @@ def _grouped(phase: PhasePlan) -> bool:
 
 
 def _has_own_ffn(phase: PhasePlan) -> bool:
-    """Return whether the feed-forward width differs from Megatron's default."""
+    """Return whether the feed-forward width differs from the default in Megatron."""
     return phase.model.shape.ffn_hidden != 4 * phase.model.shape.hidden
 
 
@@ -228,7 +228,7 @@ def _exit_minutes(run: PhaseRun) -> int:
 
 
 def _save_interval(run: PhaseRun) -> int:
-    """Return the number of steps between two saves.
+    """Return how many steps lie between two saves.
 
     Without an interval, training saves once, at its end.
     """
@@ -258,12 +258,12 @@ def _reduces_in_bf16(run: PhaseRun) -> bool:
 
 
 def _fuses_loss(run: PhaseRun) -> str | None:
-    """Return the value of the option that turns on loss fusion, which both implementations need."""
+    """Return the option value used to turn on loss fusion, which both implementations need."""
     return None if run.training.loss_fusion == "auto" else _NATIVE_LOSS
 
 
 def _loss_implementation(run: PhaseRun) -> str | None:
-    """Return the fused loss to request, or None for the option's default or an unfused loss."""
+    """Return the fused loss to request, or None for the default or an unfused loss."""
     implementation = run.training.loss_fusion
     return None if implementation in ("auto", _NATIVE_LOSS) else implementation
 
@@ -305,7 +305,7 @@ def _loss_scaling(
     *,
     usual: float | None = None,
 ) -> Option:
-    """Return a row for an option of loss scaling, which only fp16 uses.
+    """Return a row for a loss-scaling option, which only fp16 uses.
 
     The option is not written if the plan has the `usual` value.
     """
@@ -321,7 +321,7 @@ def _loss_scaling(
 
 
 def _weighted(use: str) -> Callable[[PhaseRun], tuple[object, ...] | None]:
-    """Return a writer of the weights and prefixes of the train, validation or test files.
+    """Return a writer for the weights and prefixes of the train, validation or test files.
 
     A single file is written without a weight. If there are no files, the option is not written.
     """
@@ -347,7 +347,7 @@ _BACKENDS = {
     "flash1": "flash",
     "plain": "unfused",
 }
-"""Megatron-LM's attention backend for each value of training.attention.
+"""Attention backend in Megatron-LM to use for each value of training.attention.
 
 The two versions of flash attention share a backend, because Megatron-LM does not choose between
 them, and Transformer Engine has its own.
@@ -765,7 +765,7 @@ _ONLY_READ = (
     Option("transformer-impl", ours=_PINNED),
     Option("attention-softmax-in-fp32", ours="the pinned commit decides"),
 )
-"""Older names of options, and options that have no effect here."""
+"""Older option names, and options that have no effect here."""
 
 
 def _by_name(*tables: Iterable[Option]) -> dict[str, Option]:
@@ -789,9 +789,9 @@ OPTIONS = _by_name(MEGATRON_LM, MEGATRON_DEEPSPEED, _ONLY_READ)
 
 
 def arguments(run: PhaseRun) -> list[str]:
-    """Return the options that follow the training script.
+    """Return the options to pass to the training script.
 
-    Options from the site's document replace ours, and `false` removes an option.
+    Options from the document for the site replace ours, and `false` removes an option.
     """
     framework = run.training.framework
     if framework == "megatron-deepspeed":
@@ -814,7 +814,7 @@ def arguments(run: PhaseRun) -> list[str]:
 
 
 def _command_line(values: Mapping[str, object]) -> list[str]:
-    """Return each option's name with dashes, followed by the words of its value."""
+    """Return option names with dashes, each followed by the words for its value."""
     command_line = list[str]()
     for name, value in values.items():
         command_line += [f"--{name}", *texts(value)]
@@ -822,7 +822,7 @@ def _command_line(values: Mapping[str, object]) -> list[str]:
 
 
 def texts(value: object) -> list[str]:
-    """Return the words that follow an option name, or no words if the option has no value."""
+    """Return the words to put after an option name, or no words if the option has no value."""
     if value is True:
         return []
     parts = value if isinstance(value, tuple) else (value,)

@@ -1,4 +1,4 @@
-"""Options of NeMo, which are Hydra overrides of its configuration.
+"""Options for NeMo, which override its configuration through Hydra.
 
 The version is NeMo-Framework-Launcher 23.04, which the AWS document uses.
 """
@@ -29,7 +29,7 @@ from runbook.frameworks.schedules import schedule_reader, schedule_writer
 from runbook.plan_file.schema import ModelShape, PhasePlan
 
 NULL = object()
-"""This value is written as Hydra's null. None is not written at all."""
+"""This value is written as null for Hydra. None is not written at all."""
 _PRECISIONS = {
     "bf16": "bf16",
     "16": "fp16",
@@ -38,7 +38,7 @@ _PRECISIONS = {
     "16-mixed": "fp16",
 }
 _PRECISION_WORDS: dict[str, object] = {"bf16": "bf16", "fp16": 16, "fp32": 32}
-"""NeMo's name for each number format of ours."""
+"""What NeMo calls each of our number formats."""
 _RECOMPUTED = {
     "full": "full",
     "selective": "selective",
@@ -61,7 +61,7 @@ def _precision(run: PhaseRun) -> object:
 
 
 def _max_time(run: PhaseRun) -> str:
-    """Return the time limit in Lightning's format: days, hours, minutes and seconds."""
+    """Return the time limit as Lightning expects it: days, hours, minutes and seconds."""
     minutes_left = run.phase.limits.exit_duration_seconds // 60
     days, minutes_left = divmod(minutes_left, 24 * 60)
     hours, minutes_left = divmod(minutes_left, 60)
@@ -90,10 +90,10 @@ def _read_virtual(text: str) -> int:
 
 
 def _interleaved(run: PhaseRun) -> object:
-    """Return None (write nothing) for an interleaved pipeline, and Hydra's null otherwise.
+    """Return None (write nothing) for an interleaved pipeline, and null for Hydra otherwise.
 
-    NeMo's file for 175B sets these options for its interleaved pipeline. Its files for smaller
-    sizes, which do not interleave, leave them empty.
+    The file from NeMo for 175B sets these options, because its pipeline is interleaved. The files
+    for smaller sizes, which do not interleave, leave them empty.
     """
     return None if run.phase.parallel.virtual_pipeline > 1 else NULL
 
@@ -152,7 +152,7 @@ def _warmup_steps(run: PhaseRun) -> int:
 
 
 def _constant_steps(run: PhaseRun) -> int:
-    """Return the number of steps at the minimum learning rate, after NeMo's decay has ended.
+    """Return how many steps use the minimum learning rate, after the decay in NeMo has ended.
 
     If the result is negative, the decay lasts longer than the training.
     """
@@ -165,7 +165,7 @@ def _data_kind(run: PhaseRun) -> str:
 
 
 def _data_prefix(run: PhaseRun) -> tuple[object, ...]:
-    """Return the weight and the prefix of each training file as one flat sequence."""
+    """Return the weights and prefixes for all training files as one flat sequence."""
     pairs = [(source.weight, source.prefix) for source in run.phase.data.train]
     return tuple(chain(*pairs))
 
@@ -181,7 +181,7 @@ _FUSE = "training.fuse_gradients"
 _SCALE = "precision.initial_loss_scale"
 _WINDOW = "precision.loss_scale_window"
 
-# Each row has NeMo's name, our key, how to read and write the value, and when to write it.
+# Each row has the name in NeMo, our key, how to read and write the value, and when to write it.
 _TRAINER = (
     Option("trainer.num_nodes", "jobs.training.nodes", whole, _nodes),
     Option("trainer.devices", "jobs.training.devices_per_node", whole, _devices),
@@ -192,7 +192,7 @@ _TRAINER = (
     Option("trainer.limit_val_batches", "training.eval_iterations", whole, evaluation_batches),
     Option("trainer.limit_test_batches", write=evaluation_batches),
     NEMO_CLIPPING,
-    # The experiment manager's callback writes the checkpoints, not Lightning's.
+    # The experiment manager uses its own callback to write checkpoints, not the one in Lightning.
     Option("trainer.enable_checkpointing", write=fixed(False)),
     Option(
         "trainer.max_time",
@@ -204,8 +204,7 @@ _TRAINER = (
 )
 _CALLBACK = "exp_manager.checkpoint_callback_params"
 _EXPERIMENT = (
-    # NeMo's file inserts the launcher's base_results_dir here, which a program started without the
-    # launcher does not know.
+    # The file from NeMo inserts base_results_dir here, which only the launcher knows.
     Option("run.results_dir", write="checkpoint.folder"),
     Option("exp_manager.explicit_log_dir", write="checkpoint.folder"),
     Option("exp_manager.wandb_logger_kwargs.name", write="phase"),
@@ -302,7 +301,7 @@ _ONLY_READ = (
     Option("model.position_embedding_type", "model.position_embedding", _READ_POSITIONS),
     Option("model.rotary_base", "model.rope_base", float),
 )
-"""The launcher's own option, and options for properties that the document's models lack."""
+"""The launcher option, and options for properties that models in the document lack."""
 READ = {option.name.lstrip("+"): option for option in (*OPTIONS, *_ONLY_READ) if option.read}
 """The overrides that may be passed to NeMo or its launcher, by name."""
 _KIND = {
@@ -313,14 +312,14 @@ _KIND = {
     "biases": True,
     "qkv_biases": False,
 }
-"""The type of model in the document's files.
+"""The model type used in files from the document.
 
 NeMo 23.04 is pinned, and no option here changes the type.
 """
 
 
 def other_kind(shape: ModelShape) -> list[str]:
-    """Return the properties of a model that no option here can write, as `field=value`."""
+    """Return the model properties that no option here can write, as `field=value`."""
     properties = []
     for name, usual in _KIND.items():
         value = getattr(shape, name)
@@ -332,11 +331,11 @@ def other_kind(shape: ModelShape) -> list[str]:
 
 
 def arguments(run: PhaseRun) -> list[str]:
-    """Return the overrides that follow megatron_gpt_pretraining.py.
+    """Return the overrides to pass to megatron_gpt_pretraining.py.
 
-    The site's options replace ours. The base is the configuration file in the image, which is not
-    edited. Every value that the file expects from the launcher is passed as an override. In the
-    document's script, each of the eight ranks rewrites the file instead.
+    Options from the site replace ours. The base is the configuration file in the image, which is
+    not edited. Every value that the file expects from the launcher is passed as an override. In the
+    script from the document, each of the eight ranks rewrites the file instead.
     """
     site_options = run.settings.site.frameworks["nemo"].options
     of_hydra = ("config-name", "config-path")
@@ -355,7 +354,7 @@ def arguments(run: PhaseRun) -> list[str]:
 
 
 def hydra_text(value: object) -> str:
-    r"""Return a value in Hydra's grammar, quoted if it is more than a plain word.
+    r"""Return a value as Hydra parses it, quoted if it is more than a plain word.
 
     >>> hydra_text("a/b.json"), hydra_text("949,50,1"), hydra_text("it's")
     ('a/b.json', "'949,50,1'", "'it\\'s'")

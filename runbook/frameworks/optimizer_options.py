@@ -1,6 +1,6 @@
-"""Options of the optimizer, by framework.
+"""Optimizer options, by framework.
 
-The order of the rows is the order of the rendered arguments.
+Arguments are rendered in the order of these rows.
 """
 
 from runbook.frameworks.option_rows import Option, PhaseRun
@@ -29,13 +29,13 @@ MEGATRON_OPTIMIZER = (
 NEMO_CLIPPING = Option(
     "trainer.gradient_clip_val", "training.clip_gradient", float, "optimizer.clip_gradient"
 )
-"""NeMo's option for clipping gradients, which its trainer does, not its optimizer."""
+"""Option for clipping gradients in NeMo, where the trainer does this, not the optimizer."""
 
 NEMO_OPTIMIZER = (
     Option("model.optim.weight_decay", "training.weight_decay", float, "optimizer.weight_decay"),
     Option("model.optim.betas", _BETAS, float, _betas),
-    # NeMo's files have no such entry, so Hydra requires ++. Apex's Adam accepts the value as an
-    # argument.
+    # The files from NeMo have no such entry, so Hydra requires ++. Adam in Apex accepts the value
+    # as an argument.
     Option(
         "++model.optim.eps",
         "training.adam_epsilon",

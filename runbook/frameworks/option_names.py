@@ -1,6 +1,6 @@
 """Every name that documents and programs use for a key in the run file.
 
-All names are in a single table. Each reader uses a part of it.
+All names are in a single table, and each reader uses part of it.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from runbook.params.schema.keys import all_keys
 
 @cache
 def option_names(key: str) -> tuple[str, ...]:
-    """Return the names of options that set a key to a value, in lower case, with `_` between words.
+    """Return the option names used to set a key, in lower case, with `_` between words.
 
     They are the names that occur in the five documents, and in Megatron-LM, Megatron-DeepSpeed and
     NeMo.

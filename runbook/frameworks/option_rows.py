@@ -1,4 +1,4 @@
-"""Rows that map a framework's option to a key in the run file, and write and read its value."""
+"""Rows used to map framework options to keys in the run file, and to write and read values."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -20,14 +20,14 @@ Reader = Callable[[str], Any]
 
 @dataclass(frozen=True)
 class PhaseRun:
-    """A training phase of a run, for which options are written."""
+    """A training phase in a run, for which options are written."""
 
     settings: Settings
     phase: PhasePlan
 
     @property
     def training(self) -> Training:
-        """Return the run file's training section."""
+        """Return the training section in the run file."""
         return self.settings.run.training
 
     @property
@@ -37,29 +37,29 @@ class PhaseRun:
 
     @property
     def evaluation_interval(self) -> int:
-        """Return the number of steps between two evaluations.
+        """Return how many steps lie between two evaluations.
 
-        Without evaluations, this is the length of the training run, because some programs do not
-        accept 0.
+        Without evaluations, this is the whole training length, because some programs do not accept
+        0.
         """
         return self.phase.evaluation.interval or self.phase.duration.iterations
 
     @property
     def evaluation_batches(self) -> int:
-        """Return the number of batches in an evaluation, or 0 if there is none."""
+        """Return how many batches an evaluation has, or 0 if there is none."""
         if not self.phase.evaluation.interval:
             return 0
         return self.phase.evaluation.iterations
 
     @property
     def ramp(self) -> tuple[int, ...]:
-        """Return the start size, the increment and the samples of the batch ramp."""
+        """Return the start size, the increment and the samples for the batch ramp."""
         return astuple(self.phase.batch.ramp)
 
     def tokenizer_file(self, name: str) -> str:
-        """Return the path to a file of GPT-2's tokenizer.
+        """Return the path to a GPT-2 tokenizer file.
 
-        The folder is the site's tokenizer path if it has one, otherwise data/gpt2 in the run's
+        The folder is the tokenizer path on the site if there is one, otherwise data/gpt2 in the run
         folder. Raise `ParamsError` if the run has a different tokenizer.
         """
         tokenizer = self.settings.run.data.tokenizer
@@ -80,40 +80,40 @@ Writer = Callable[[PhaseRun], object]
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a framework. `jobs.render` writes it, and `adopt` reads it."""
+    """An option for a framework. `jobs.render` writes it, and `adopt` reads it."""
 
     name: str
-    """The framework's spelling, without leading dashes."""
+    """The spelling in the framework, without leading dashes."""
     key: str = ""
-    """The run file's key, or several keys separated by spaces.
+    """The key in the run file, or several keys separated by spaces.
 
-    A key that begins with `model.` names a property of a model in the catalogue.
+    A key that begins with `model.` names a model property in the catalogue.
     """
     read: Reader | None = None
-    """Function that turns the option's text into the key's value.
+    """Function used to convert the option text to the key value.
 
     None if the option has no value, or if adopt needs more than this option to read the key.
     """
     write: str | Writer = ""
-    """A path in the phase's plan, or a function that returns the value.
+    """A path in the phase plan, or a function to compute the value.
 
     If the value is None, the option is not written. If it is True, only the name is written. A
     tuple is written as several words.
     """
     when: str | Callable[[PhasePlan], object] | None = None
-    """A path in the phase's plan, or a function.
+    """A path in the phase plan, or a function.
 
     The option is written in the phases for which this path or function yields a true value.
 
     If this is None, the option is written in all phases.
     """
     means: str | int | None = None
-    """The key's value if the option is a flag without a value.
+    """The value for the key if the option is a flag without a value.
 
     The option is written if and only if `write` returns this value.
     """
     ours: str = ""
-    """What the runbook does automatically in place of the option."""
+    """What the runbook does automatically instead of using the option."""
 
     @property
     def keys(self) -> list[str]:
@@ -142,27 +142,27 @@ class Option:
 
 
 def fixed(value: object) -> Writer:
-    """Return a writer that always returns this value, regardless of the run file."""
+    """Return a writer for a fixed value, regardless of the run file."""
     return lambda run: value
 
 
 def tokenizer_file(name: str) -> Writer:
-    """Return a writer for the path to a file of GPT-2's tokenizer."""
+    """Return a writer for the path to a GPT-2 tokenizer file."""
     return lambda run: run.tokenizer_file(name)
 
 
 def ramp(run: PhaseRun) -> tuple[int, ...]:
-    """Return the start size, the increment and the samples of the batch ramp."""
+    """Return the start size, the increment and the samples for the batch ramp."""
     return run.ramp
 
 
 def evaluation_interval(run: PhaseRun) -> int:
-    """Return the number of steps between two evaluations."""
+    """Return how many steps lie between two evaluations."""
     return run.evaluation_interval
 
 
 def evaluation_batches(run: PhaseRun) -> int:
-    """Return the number of batches in an evaluation."""
+    """Return how many batches an evaluation has."""
     return run.evaluation_batches
 
 
@@ -190,7 +190,7 @@ def flag(
 ) -> Option:
     """Return a row for an option without a value.
 
-    The option is written if the plan's value at `path` equals `means`.
+    The option is written if the value at `path` in the plan equals `means`.
 
     Without a path, the key keeps its name in plan.json.
     """
@@ -204,7 +204,7 @@ def flag(
 
 
 def plan_path(key: str) -> str:
-    """Return the path in plan.json of a key that keeps its name there.
+    """Return the path in plan.json for a key that keeps its name there.
 
     >>> plan_path("training.cuda_graphs"), plan_path("parallel.sequence")
     ('tuning.cuda_graphs', 'parallel.sequence')
@@ -213,13 +213,13 @@ def plan_path(key: str) -> str:
 
 
 def written(table: Iterable[Option], run: PhaseRun) -> dict[str, object]:
-    """Return the name and value of each option that this phase needs, in the table's order."""
+    """Return names and values for the options that this phase needs, in table order."""
     values: dict[str, object] = {}
     for option in table:
         value = option.value(run)
         if value is None:
             continue
-        # A second row with the same name would silently replace the first one's value.
+        # A second row with the same name would silently replace the value from the first.
         assert option.name not in values, f"two rows of the table write {option.name}"
         values[option.name] = value
 
@@ -266,9 +266,9 @@ def truth(text: str) -> bool:
 
 
 def three_shares(text: str) -> str:
-    """Return Megatron's --split with all three shares.
+    """Return --split for Megatron with all three shares.
 
-    Megatron also accepts one or two shares. NeMo's split is a list, or a list as text.
+    Megatron also accepts one or two shares. The split in NeMo is a list, or a list as text.
 
     >>> three_shares("'98, 2'"), three_shares("949,50,1"), three_shares("[99990,8,2]")
     ('98,2,0', '949,50,1', '99990,8,2')
@@ -281,10 +281,10 @@ def three_shares(text: str) -> str:
 
 
 def minutes(text: str) -> int:
-    """Read a number of minutes as seconds."""
+    """Convert minutes, given as text, to seconds."""
     return round(float(text) * 60)
 
 
 def one_of(names: Mapping[str, str]) -> Reader:
-    """Return a reader that translates words with a mapping."""
+    """Return a reader to translate words using a mapping."""
     return lambda text: names[text.strip("\"'").lower()]

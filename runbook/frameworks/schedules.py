@@ -1,4 +1,4 @@
-"""Each framework's name for a learning-rate schedule.
+"""What each framework calls a learning-rate schedule.
 
 A schedule that a framework lacks is refused.
 """
@@ -26,17 +26,17 @@ SCHEDULE_NAMES: dict[str, Mapping[Schedule, str]] = {
         "constant": "WarmupHoldPolicy",
     },
 }
-"""Each framework's name for each of our schedules, in the pinned versions."""
+"""What each framework calls each of our schedules, in the pinned versions."""
 
 
 def schedule_writer(framework: str) -> Callable[[PhaseRun], str]:
-    """Return a function that returns a framework name for the schedule of a phase."""
+    """Return a writer for the schedule in a phase, using the framework name."""
     names = SCHEDULE_NAMES[framework]
     return lambda run: names[run.phase.learning_rate.schedule]
 
 
 def schedule_reader(framework: str) -> Reader:
-    """Return a reader that translates a framework's name for a schedule into ours.
+    """Return a reader to translate a schedule name used by a framework into ours.
 
     >>> schedule_reader("megatron-lm")("WSD"), schedule_reader("nemo")("CosineAnnealing")
     ('wsd', 'cosine')

@@ -38,6 +38,6 @@ def chain_goes_on(folder: JobFolder) -> bool:
     if start is None or folder.decision_kept_for(start.job_id).exists():
         return True
 
-    # Read the file in the same way as chain.sh.j2 does. A job that is killed along with its script
+    # Read the file in the same way as chain.sh.j2 does. A job killed along with its script
     # leaves no file, whatever exit code its queue reports.
     return job_folder.read_text(folder.exit_code).strip() in ("", str(STOPPED))

@@ -55,7 +55,7 @@ class UnusableNodes:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Nodes that are reserved for some users or for maintenance during some time."""
+    """Nodes reserved for some users or for maintenance during some time."""
 
     name: str
     start: float

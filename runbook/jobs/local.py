@@ -245,7 +245,7 @@ def _all_but(pid: int, job_id: str) -> list[psutil.Process]:
 
 
 def _end_lost_jobs(earlier: Sequence[EarlierJob]) -> None:
-    """Kill all processes that lost jobs left running, and record that none is left.
+    """Kill all processes left running by lost jobs, and record that none is left.
 
     The search reads every process on the machine, so it is not repeated for a job that has this
     record.

@@ -103,7 +103,7 @@ def queues_to_submit_to(text: str) -> tuple[QueueLimits, ...]:
 
 
 def _queues_that_run(entries: Mapping[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-    """Return the queues that run jobs, without those that only forward them."""
+    """Return the queues that run jobs. Queues used only to forward jobs are left out."""
     runs = {}
     for name, values in entries.items():
         if values.get("queue_type") != "Route":

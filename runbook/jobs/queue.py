@@ -153,7 +153,7 @@ class Queue(ABC):
         )
 
     def overriding_variables(self, script: str, environment: Mapping[str, str]) -> list[str]:
-        """Return the environment variables that would override requests in the job script."""
+        """Return environment variables that would override requests in the job script."""
         return []
 
     def parse_job_id(self, text: str) -> str:
@@ -224,7 +224,7 @@ class Queue(ABC):
         after: Sequence[str],
         follows: str = "",
     ) -> tuple[list[str], dict[str, str | None]]:
-        """Return the command that submits job.sh, and the changes to that command's environment."""
+        """Return the command to submit job.sh, and changes to its environment."""
 
     @abstractmethod
     def find(self, folder: JobFolder, token: str) -> str | None:

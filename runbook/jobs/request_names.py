@@ -164,7 +164,7 @@ _TIME_READERS: Mapping[str, Callable[[str], int]] = {
     "msub": grid_seconds,
     "flux": flux_seconds,
 }
-"""Functions that read time limits, for queues that do not write them as Slurm does."""
+"""Functions used to read time limits, for queues that do not write them as Slurm does."""
 
 
 def walltime_seconds(queue: str, text: str) -> int:

@@ -291,7 +291,7 @@ class Slurm(Queue):
     ) -> str:
         """Submit job.sh from the job folder with sbatch.
 
-        A job that can never start is cancelled immediately. sbatch accepts jobs that exceed
+        A job that can never start is cancelled immediately. sbatch accepts jobs beyond the
         partition limits on time, nodes and accounts, and they would wait forever.
         """
         number = super().submit(folder, token, after, follows)
@@ -404,7 +404,7 @@ class Slurm(Queue):
         return parse_configuration(self.answer("scontrol", "show", "config"))
 
     def reservations(self) -> list[Reservation]:
-        """Return the nodes that are reserved now or later."""
+        """Return the nodes reserved now or later."""
         return parse_reservations(self.answer("scontrol", "--oneliner", "show", "reservation"))
 
     def node_names(self, partition: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""Reads the script for a queued or finished job, from Slurm or from the file that PBS received."""
+"""Reads the script for a queued or finished job, from Slurm or from the file sent to PBS."""
 
 import json
 import shlex

@@ -23,7 +23,7 @@ WARM_SECONDS = 240.0
 
 
 class WarmTrainer:
-    """A server that forks ranks for any client that sends a `RankRequest` to its socket.
+    """A server used to fork ranks for any client that sends a `RankRequest` to its socket.
 
     The server ends when this process ends, for whatever reason. With `keeps_ranks`, it first waits
     until its ranks have ended.

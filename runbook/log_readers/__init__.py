@@ -1,1 +1,1 @@
-"""Reads the training logs of any program into records of the same type."""
+"""Reads training logs from any program into records of the same type."""

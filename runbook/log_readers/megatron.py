@@ -10,8 +10,7 @@ from runbook.log_readers.record import OVERFLOW, Assembly, LineReader, Record, n
 
 _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d) \d\d:\d\d:\d\d(\.\d+)?\]")
 _CAUSAL_SINCE = "2025-03-06"
-"""Date of the commit (8873b55d6a) that made Megatron-LM count only the causal half of the attention
-scores.
+"""When commit 8873b55d6a made Megatron-LM count only the causal half of the attention scores.
 """
 _BY_DATE = {False: "megatron-full", True: "megatron-full-or-causal"}
 _NUMBERS = {
@@ -29,7 +28,7 @@ WHOLE = {
     "milliseconds": re.compile(r"\.\d$"),
     "seconds": re.compile(r"\.\d\d$"),
 }
-"""Pattern of the end of a complete value, by field.
+"""How a complete value ends, as a pattern by field.
 
 In a line without a final bar, a value that does not end in this way was cut off.
 """
@@ -89,12 +88,12 @@ FAMILY = {
 NVIDIA = "throughputpergpu(tflop/s/gpu)"
 """A key that Megatron-LM itself prints.
 
-A log with this key is not Megatron-DeepSpeed's, even if a fork has added keys.
+A log with this key is not from Megatron-DeepSpeed, even if a fork has added keys.
 """
 
 
 def meaning(key: str) -> str:
-    """Return the name of our field for a printed key, or an empty string if we have no such field.
+    """Return the name of our field for a printed key, or an empty string if we have none.
 
     >>> meaning(" throughput per GPU (TFLOP/s/GPU)"), meaning(" num zeros")
     ('tflops', '')
@@ -121,7 +120,7 @@ def layout_of(
 ) -> re.Pattern[str] | None:
     """Return a regular expression for records with exactly these keys in this order.
 
-    Each record ends with a bar. The groups of the expression are named after our fields. Return
+    Each record ends with a bar. The groups in the expression are named after our fields. Return
     None if any key in the record has no value. `rate_first` means that samples/sec comes before the
     iteration, as in gpt-neox.
     """
@@ -153,13 +152,13 @@ def convention(
     values: Mapping[str, str],
     prefix: str,
 ) -> str:
-    """Return the name of the formula behind a record's TFLOP/s, if the log reveals it.
+    """Return which formula was used for TFLOP/s in a record, by name, if the log reveals it.
 
-    Megatron-LM changed its formula without changing the format of its log line. Logs from before
-    the change use `megatron-full`. A log with microseconds in its time stamps and Megatron-LM's own
-    list of arguments was written after the change. Any other log may use either formula, because
-    our own trainer prints the same line with the full formula. Megatron-DeepSpeed's factor follows
-    from its arguments.
+    Megatron-LM changed its formula but not the format of its log line. Logs from before the change
+    use `megatron-full`. A log with microseconds in its time stamps and the argument list from
+    Megatron-LM was written after the change. Any other log may use either formula, because our own
+    trainer prints the same line with the full formula. For Megatron-DeepSpeed, the factor follows
+    from the arguments.
     """
     if family in ("gpt-neox", "megatron-bridge"):
         return family
@@ -181,7 +180,7 @@ def convention(
 
 
 def _deepspeed_convention(arguments: Mapping[str, str]) -> str:
-    """Return Megatron-DeepSpeed's formula, whose factor is 4 with recomputation and 3 without."""
+    """Return the formula in Megatron-DeepSpeed: factor 4 with recomputation, 3 without."""
     granularity = arguments.get("recompute_granularity")
     checkpoint = arguments.get("checkpoint_activations")
     if granularity is None and checkpoint is None:
@@ -229,7 +228,7 @@ _EVALUATION = re.compile(
 _BRIDGE = re.compile(r"Step Time ?: ([\d.]+)s.*?GPU utilization: ([\d.]+)\s*(?:MODEL_)?TFLOP/s/GPU")
 _ARGUMENT = re.compile(r"(?:^|[\s:])([a-z][a-z0-9_]+) (\.{3,})(?: |(?!/))(\S.*?)\s*$")
 MIN_ARGUMENT_WIDTH = 25
-"""Programs pad an argument's name with dots to 29 columns or more. A sentence with an ellipsis,
+"""Programs pad argument names with dots to 29 columns or more. A sentence with an ellipsis,
 such as `invalid usage ... Last NCCL warning`, is shorter.
 """
 _STARTS = (
@@ -319,7 +318,7 @@ class Megatron(LineReader):
 
     @staticmethod
     def _quick_record(values: Mapping[str, str], line: int) -> Record:
-        """Return the record of a complete line in which no step was skipped."""
+        """Return the record for a complete line in which no step was skipped."""
         record = Record(int(values["iteration"]), float(values["loss"]), line=line)
         if "milliseconds" in values:
             # Append an exponent, because a division would not keep the printed digits.
@@ -394,7 +393,7 @@ class Megatron(LineReader):
         starts: list[int],
         out: Assembly,
     ) -> bool:
-        """Start a record, or several records that were joined into one line."""
+        """Start a record, or several records joined into one line."""
         for begin, end in pairwise([0, *starts[1:], len(line)]):
             self.flush(out)
             piece = line[begin:end]
@@ -437,7 +436,7 @@ class Megatron(LineReader):
         return True
 
     def _values(self, text: str) -> dict[str, str]:
-        """Return the printed values by the name of our field.
+        """Return the printed values by field name.
 
         If a field is printed twice, use its first value.
         """
@@ -478,7 +477,7 @@ class Megatron(LineReader):
         self.name = family
 
     def _cut_off(self, pending: _Pending) -> str | None:
-        """Return the name of the field whose value may have been cut off at the end of the line.
+        """Return which field, by name, may have been cut off at the end of the line.
 
         The result is '' if only whole fields are missing, and None if nothing is missing.
         """
@@ -519,7 +518,7 @@ class Megatron(LineReader):
         pending: _Pending,
         before: Record | None,
     ) -> None:
-        """Set the numbers of skipped and NaN iterations, and the fields that depend on them."""
+        """Set how many iterations were skipped or NaN, and the fields that depend on this."""
         record.skipped = whole(pending.values.get("skipped"))
         record.nan = whole(pending.values.get("nan"))
         if pending.overflows:
@@ -575,7 +574,7 @@ class Megatron(LineReader):
         values: dict[str, str],
         prefix: str,
     ) -> None:
-        """Set the record's throughput and TFLOP/s if the line contains them."""
+        """Set throughput and TFLOP/s in the record if the line contains them."""
         record.read(values, _TOKEN_RATES)
         if "tflops" in values:
             record.tflops = tera(values["tflops"])
@@ -641,7 +640,7 @@ class Megatron(LineReader):
             overflow = OVERFLOW.search(line)
             if overflow is not None and overflow[1] == "0":
                 self._overflows += 1
-            # DeepSpeed's reader needs this line too.
+            # The DeepSpeed reader needs this line too.
             return False
 
         bridge = _BRIDGE.search(line) if "Step Time" in line else None
@@ -660,7 +659,7 @@ class Megatron(LineReader):
         return True
 
     def _take_bridge(self, match: re.Match[str], out: Assembly) -> None:
-        """Keep the step time and TFLOP/s of a Bridge line for the previous or the next record."""
+        """Keep the step time and TFLOP/s in a Bridge line for the previous or the next record."""
         self._bridge = (float(match[1]), float(match[2]))
         self.name = "megatron-bridge"
         before = out.previous()
@@ -702,11 +701,11 @@ def _tells_lost_loss(record: Record) -> bool:
 RETURN_CODE = "exits with return code"
 SIGKILL = "sigkill_handler"
 ENDINGS = (RETURN_CODE, SIGKILL)
-"""A launcher's messages that name no cause, but may match a failure rule."""
+"""Messages from launchers that name no cause, but may match a failure rule."""
 
 
 def _ending(line: str) -> str | None:
-    """Return the program's message about the end of training, or None if this is another line."""
+    """Return what the program says about the end of training, or None if this is another line."""
     if "exiting program" in line:
         return line[line.index("exiting program") :].strip(" ]")[:100]
     if RETURN_CODE in line:

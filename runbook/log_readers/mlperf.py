@@ -1,4 +1,4 @@
-"""Log reader for MLPerf, which finds the `:::MLLOG` lines of mlperf-logging among other lines."""
+"""Log reader for MLPerf, which finds the `:::MLLOG` lines from mlperf-logging among other lines."""
 
 import json
 import math
@@ -43,15 +43,15 @@ class MlPerf(LineReader):
     name: str = "mlperf"
     facts: Facts | None = None
     _evaluations: set[tuple[object, ...]] = field(default_factory=set)
-    """Evaluations of this run, each as its loss and its position."""
+    """Evaluations in this run, each as loss and position."""
     _block: dict[str, float | None] = field(default_factory=dict)
-    """Mean step time and throughput of the steps since the last evaluation."""
+    """Mean step time and throughput since the last evaluation."""
     _timed: bool = False
-    """Whether the log contains the times of single steps. If so, the mean over a block is not
+    """Whether the log contains times for single steps. If so, the mean over a block is not
     needed.
     """
     _unit: int = 0
-    """The amount by which an entry's `step` increases with each training step."""
+    """By how much `step` in an entry increases with each training step."""
 
     def feed(self, line: str, out: Assembly) -> bool:
         """Read the line if it is in this format, and return whether it is.
@@ -138,7 +138,7 @@ class MlPerf(LineReader):
         return self.facts
 
     def _iteration(self, metadata: dict[str, object], facts: Facts) -> int | None:
-        """Return the training step at an entry's position, or None if the unit is unknown.
+        """Return the training step for an entry, or None if the unit of its position is unknown.
 
         Logs give the position in samples, tokens (GPT-3) or steps.
         """
@@ -150,7 +150,7 @@ class MlPerf(LineReader):
         tokens = 0 if samples else batch * (facts.sequence_length or 0)
         unit = next((unit for unit in (tokens, batch) if _divides(unit, position)), 0)
         if not samples and "step" in metadata:
-            # The first step of a run determines the unit for all steps.
+            # The first step in a run determines the unit for all steps.
             self._unit = self._unit or unit or 1
             unit = self._unit
 
@@ -163,7 +163,7 @@ class MlPerf(LineReader):
         facts: Facts,
         out: Assembly,
     ) -> None:
-        """Store an evaluation, and the mean values of the steps since the previous evaluation."""
+        """Store an evaluation, and mean values over the steps since the previous evaluation."""
         position = [metadata.get(name) for name in ("samples_count", "epoch_num", "step")]
         evaluation = (loss, *position)
         if evaluation in self._evaluations:
@@ -196,7 +196,7 @@ class MlPerf(LineReader):
         facts: Facts,
         out: Assembly,
     ) -> None:
-        """Store the metrics of a step, or keep the mean values of a block of steps for later."""
+        """Store the metrics for a step, or keep mean values over a block of steps for later."""
         seconds = _first_number(values, _STEP_SECONDS_KEYS)
         loss = _first_number(values, _LOSS_KEYS)
         has_only_mean = seconds is not None and loss is None and "step" not in metadata
@@ -250,7 +250,7 @@ def _divides(unit: int, position: int) -> bool:
 
 
 def _first_number(values: dict[str, object], keys: tuple[str, ...]) -> float | None:
-    """Return the number stored under the first of these keys that is present."""
+    """Return the number under the first of these keys that is present."""
     for key in keys:
         if key in values:
             return number(str(values[key]))

@@ -35,13 +35,13 @@ class NanoGpt(LineReader):
 
     name: str = "nanogpt"
     _evaluated: int = -1
-    """Iteration of the last evaluation.
+    """Iteration at which the last evaluation was made.
 
-    The printed time of this iteration includes the evaluation.
+    The time printed for this iteration includes the evaluation.
     """
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line if it is in this reader's format, and return whether it is."""
+        """Read the line if it has this format, and return whether it has."""
         if "loss" not in line:
             if "Resuming training from" in line:
                 out.restart()
@@ -93,7 +93,7 @@ class NanoGpt(LineReader):
 
 
 def _group(pattern: re.Pattern[str], text: str) -> str | None:
-    """Return the first group of a pattern's match in the text, or None."""
+    """Return the first group if a pattern matches in the text, or None."""
     match = pattern.search(text)
     return match[1] if match else None
 
@@ -104,16 +104,16 @@ _MODDED_FIELD = re.compile(r"(\w+):([-+\w.]+)")
 
 @dataclass
 class Modded(LineReader):
-    """Reads modded-nanogpt's lines.
+    """Reads lines from modded-nanogpt.
 
-    step_avg is the mean time per step since step 10, not the time of the printed step. The first
+    step_avg is the mean time per step since step 10, not the time for the printed step. The first
     ten steps print `nanms`.
     """
 
     name: str = "modded-nanogpt"
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line if it is in this reader's format, and return whether it is."""
+        """Read the line if it has this format, and return whether it has."""
         match = _MODDED_STEP.match(line) if "step:" in line else None
         if match is None:
             return False
@@ -154,16 +154,16 @@ _LLMC_FIELDS = {
 
 @dataclass
 class LlmC(LineReader):
-    """Reads llm.c's lines.
+    """Reads lines from llm.c.
 
-    tok/s is the total over all devices. `(+nanz)` is the z-score of a loss, not a loss, and is NaN
+    tok/s is the total over all devices. `(+nanz)` is a z-score for the loss, not a loss, and is NaN
     at first.
     """
 
     name: str = "llm.c"
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line if it is in this reader's format, and return whether it is."""
+        """Read the line if it has this format, and return whether it has."""
         main = _MAIN.match(line) if line.startswith("s:") else None
         if main is not None:
             self._main(main, out)
@@ -194,7 +194,7 @@ class LlmC(LineReader):
         return True
 
     def _main(self, match: re.Match[str], out: Assembly) -> None:
-        """Read a line of main.log, which has a HellaSwag accuracy, an evaluation, or a step."""
+        """Read a line in main.log, which has a HellaSwag accuracy, an evaluation, or a step."""
         iteration, kind, loss, learning_rate, norm = match.groups()
         if kind == "eval":
             out.counts["HellaSwag accuracies (`eval:`) are not losses and were left out"] += 1

@@ -1,6 +1,6 @@
 """Log readers for NeMo.
 
-They read the progress bar of 1.x, the log lines of 2.x, and DLLogger's JSON.
+They read the progress bar from 1.x, the log lines from 2.x, and JSON from DLLogger.
 """
 
 import json
@@ -17,7 +17,7 @@ _BAR = re.compile(
 )
 _BEGIN = re.compile(r"(?=Epoch \d+:)")
 LONGEST_BAR = 4096
-"""Length, in characters, of the longest text that is read as a progress bar."""
+"""Longest text to read as a progress bar, in characters."""
 _OPEN = re.compile(r"Epoch \d+:.*\d(?:/\d+|it) \[[^\]]*$")
 _FIELD = re.compile(r"([A-Za-z_][\w/ ]*?)=\s*([-+\w.]+)")
 _LINE = re.compile(r"Training epoch \d+, iteration (\d+)/\d+ \|.*")
@@ -34,7 +34,7 @@ _KNOWN = (*_NAMES, "global_batch_size", "global_step", "consumed_samples", "val_
 
 
 def _fields(text: str) -> dict[str, str]:
-    """Return the values between the bars of a line, by key."""
+    """Return the values between the bars in a line, by key."""
     values = {}
     for piece in text.split("|")[1:]:
         key, _, value = piece.partition(":")
@@ -44,30 +44,30 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def _num_known(text: str) -> int:
-    """Return the number of fields in a line that have a value and a known key."""
+    """Count the fields in a line that have a value and a known key."""
     return sum(bool(value) and key in _KNOWN for key, value in _fields(text).items())
 
 
 @dataclass
 class Nemo1(LineReader):
-    """Reads PyTorch Lightning's progress bar.
+    """Reads the progress bar from PyTorch Lightning.
 
-    The bar of a step may be drawn many times, with counters that are rounded to three or four
+    The bar for a step may be drawn many times, with counters rounded to three or four
     digits.
     """
 
     name: str = "nemo-1"
     _offset: int = 1
-    """The bar's count minus global_step, taken from bars that print global_step without rounding.
+    """Count in the bar minus global_step, from bars that print global_step without rounding.
     """
     _done: int = -1
     _open: str = ""
-    """The beginning of a bar that a terminal wrapped."""
+    """How a bar begins that a terminal has wrapped."""
 
     def feed(self, line: str, out: Assembly) -> bool:
         """Read the line if it is in this format, and return whether it is.
 
-        Join the lines of a wrapped bar.
+        Join the lines if a bar was wrapped.
         """
         if self._continues_bar(line):
             line = self._open + line
@@ -124,7 +124,7 @@ class Nemo1(LineReader):
         is_rounded: bool,
         out: Assembly,
     ) -> None:
-        """Add the record of a bar if the bar has moved to a different step.
+        """Add the record for a bar if the bar has moved to a different step.
 
         A bar is redrawn many times without moving.
         """
@@ -142,9 +142,9 @@ class Nemo1(LineReader):
         out.add(record, rounded=is_rounded)
 
     def _iteration(self, done: int, printed: str | None) -> tuple[int, bool]:
-        """Return the step that a bar shows, and whether that step is only a rounded number.
+        """Return the step shown by a bar, and whether it is only a rounded number.
 
-        `printed` is the bar's global_step, such as `1.23e+4`.
+        `printed` is global_step as the bar shows it, such as `1.23e+4`.
         """
         exact = done - self._offset
         if printed is None:
@@ -176,7 +176,7 @@ class Nemo2(LineReader):
     _prefix: str = ""
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line if it is in this reader's format, and return whether it is."""
+        """Read the line if it has this format, and return whether it has."""
         match = _LINE.search(line) if "Training epoch " in line else None
         if match is not None:
             self.flush(out)
@@ -215,7 +215,7 @@ class Nemo2(LineReader):
         self._text = None
 
     def _logger(self, line: str, out: Assembly) -> bool:
-        """Read a line of DLLogger's JSON, and return whether it is valid."""
+        """Read a JSON line from DLLogger, and return whether it is valid."""
         try:
             data = json.loads(line[line.index("{") :]).get("data", {})
         except (ValueError, AttributeError):
@@ -233,7 +233,7 @@ class Nemo2(LineReader):
         iteration: int,
         out: Assembly,
     ) -> None:
-        """Add the record of a step. `iteration` counts from the start of the epoch."""
+        """Add the record for a step. `iteration` counts from the start of the epoch."""
         step = number(values.get("global_step"))
         record = Record(iteration if step is None else int(step), line=out.line)
         if step is None:

@@ -1,4 +1,4 @@
-"""Log readers for torchtitan, ezpz, DeepSpeed's own lines, and our own metrics.jsonl."""
+"""Log readers for torchtitan, ezpz, lines printed by DeepSpeed, and our own metrics.jsonl."""
 
 import json
 import re
@@ -27,7 +27,7 @@ class Torchtitan(LineReader):
     name: str = "torchtitan"
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line if it is in this reader's format, and return whether it is."""
+        """Read the line if it has this format, and return whether it has."""
         if "step:" not in line:
             if "Training starts at step" in line:
                 out.restart()
@@ -64,7 +64,7 @@ _TIME = re.compile(r"([\d.]+(?:[eE][-+]?\d+)?)(ms|s)?$")
 
 
 def seconds_of(dt: str, rate: str) -> float | None:
-    """Return the duration of a step in seconds, or None if the unit of `dt` is unknown.
+    """Return the step time in seconds, or None if the unit of `dt` is unknown.
 
     `dt` often has no unit: ezpz writes seconds, and its predecessor wordplay writes milliseconds.
     If the line also has samples per second (`rate`), they reveal the unit, because `dt` times
@@ -101,14 +101,14 @@ def _is_count(samples: float) -> bool:
 class Ezpz(LineReader):
     """Reads `key=value` lines.
 
-    `dt` is the time of a step. `dtf` and `dtb` are only its forward and backward parts, so they are
+    `dt` is the step time. `dtf` and `dtb` are only its forward and backward parts, so they are
     not used.
     """
 
     name: str = "ezpz"
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line if it is in this reader's format, and return whether it is."""
+        """Read the line if it has this format, and return whether it has."""
         if "loss" not in line or _CLOCK.search(line) is None:
             return False
         values = _ezpz_values(line)
@@ -135,13 +135,13 @@ class Ezpz(LineReader):
 
 
 def _ezpz_values(line: str) -> dict[str, str]:
-    """Return the values of a line by key. If a key occurs twice, the first value is used."""
+    """Return the values in a line by key. If a key occurs twice, the first value is used."""
     values: dict[str, str] = {}
     # The statistics over all ranks follow
     own_values = line.partition("/mean=")[0]
     for key, value in _PAIR.findall(own_values):
-        # `train_loss` without a prefix keeps its name, because it is an evaluation in wordplay's
-        # logs.
+        # `train_loss` without a prefix keeps its name, because it is an evaluation in logs from
+        # wordplay.
         values.setdefault(key.removeprefix("train/"), value)
 
     return values
@@ -162,13 +162,13 @@ _OWN_NAMES = {**{name: name for name in _SAME_NAMES}, "tflops_per_device": "tflo
 
 @dataclass
 class Own(LineReader):
-    """Reads our own trainer's JSON lines, whose keys are our field names."""
+    """Reads JSON lines from our own trainer, with our field names as keys."""
 
     name: str = "runbook"
     _segment: int | None = None
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line if it is in this reader's format, and return whether it is."""
+        """Read the line if it has this format, and return whether it has."""
         if not line.startswith("{") or '"iteration"' not in line:
             return False
         try:
@@ -177,7 +177,7 @@ class Own(LineReader):
             return False
 
     def _keep(self, values: dict[str, Any], out: Assembly) -> bool:
-        """Read a line of validation.jsonl or metrics.jsonl. Return whether it is from such a file."""
+        """Read a line in validation.jsonl or metrics.jsonl. Return whether it is from such a file."""
         if "perplexity" in values:
             loss = float(values["loss"])
             out.evaluate(int(values["iteration"]), loss, float(values["perplexity"]))
@@ -218,20 +218,20 @@ _STEP_LOG = re.compile(r"\[Rank \d+\] step=(\d+), skipped=(\d+), lr=\[([-\d.eE]+
 
 @dataclass
 class DeepSpeed(LineReader):
-    """Assembles a step's record from up to three lines.
+    """Assembles the record for a step from up to three lines.
 
-    The record is dropped if Megatron's own line covers the step.
+    The record is dropped if a line from Megatron covers the step.
     """
 
     name: str = "deepspeed"
     open: Record | None = None
     _timer_text: str = ""
-    """The beginning of a timer's line that was wrapped by a terminal or a web page."""
+    """How a timer line begins that a terminal or web page has wrapped."""
     _skipped: int | None = None
     _overflow: bool = False
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line if it is in this reader's format, and return whether it is."""
+        """Read the line if it has this format, and return whether it has."""
         if self._timer_text:
             line = f"{self._timer_text} {line.strip()}"
             self._timer_text = ""
@@ -263,7 +263,7 @@ class DeepSpeed(LineReader):
 
         overflow = OVERFLOW.search(line) if "OVERFLOW!" in line else None
         if overflow is not None:
-            # An overflow is printed before the other lines of the step.
+            # An overflow is printed before the other lines about the step.
             self.flush(out)
             self._overflow = self._overflow or overflow[1] == "0"
             return True
@@ -284,9 +284,9 @@ class DeepSpeed(LineReader):
         out.add(record)
 
     def _at(self, iteration: int, out: Assembly) -> Record:
-        """Return the open record of an iteration.
+        """Return the open record for an iteration.
 
-        Pass on the open record of any earlier iteration.
+        If the open record is for an earlier iteration, pass it on first.
         """
         if self.open is not None and self.open.iteration != iteration:
             self.flush(out)
@@ -302,15 +302,15 @@ class DeepSpeed(LineReader):
         record.take("loss", loss)
         record.seconds = float(step_time) / (1000 if unit == "ms" else 1)
         if samples_per_second:
-            # This value is more accurate than the timer's, so the state that marks the timer's
-            # value is removed.
+            # This value is more accurate than the one from the timer, so the state used to mark the
+            # latter is removed.
             record.samples_per_second = float(samples_per_second)
             record.states = tuple(
                 state for state in record.states if not state.startswith("samples_per_second")
             )
 
     def _timer(self, match: re.Match[str], out: Assembly) -> None:
-        """Read a throughput timer's line. Old versions print only the running average."""
+        """Read a line from the throughput timer. Old versions print only the running average."""
         record = self._at(int(match["step"] or match["old"]), out)
         if record.samples_per_second is not None:
             return

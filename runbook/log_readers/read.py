@@ -40,7 +40,7 @@ _CONTROL = re.compile(
 def open_log(path: Path) -> Iterator[IO[bytes]]:
     """Open a log so that its decompressed bytes can be read.
 
-    The file's first bytes, not its name, determine the compression. Raise `DataError` if the file
+    The first bytes, not the file name, determine the compression. Raise `DataError` if the file
     cannot be read.
     """
     try:
@@ -61,7 +61,7 @@ def open_log(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _unpacker(head: bytes) -> Callable[[IO[bytes]], Any]:
-    """Return the function that opens a file that begins with these bytes."""
+    """Return the function used to open a file with these first bytes."""
     for magic, unpack in _UNPACKERS.items():
         if head.startswith(magic):
             return unpack
@@ -85,13 +85,13 @@ _UNPACKERS: dict[bytes, Callable[[IO[bytes]], Any]] = {
     b"BZh": bz2.open,
     b"\x28\xb5\x2f\xfd": _open_zstd,
 }
-"""The functions that open compressed files, by the first bytes of the file."""
+"""Functions used to open compressed files, by first bytes."""
 
 
 def _damage() -> tuple[type[Exception], ...]:
     """Return the exceptions that reading damaged compressed data can raise."""
     errors: list[type[Exception]] = [EOFError, OSError, lzma.LZMAError, zlib.error]
-    # zstd's error class exists only after its package has been imported to decompress a file
+    # The error class in zstd exists only after the package has been imported to decompress a file
     zstd = sys.modules.get("backports.zstd")
     if zstd is not None:
         errors.append(zstd.ZstdError)
@@ -113,13 +113,13 @@ def is_binary(head: bytes) -> bool:
 
 
 def _chunks(stream: IO[bytes], problems: list[str]) -> Iterator[bytes]:
-    """Yield the file's readable data in chunks.
+    """Yield the data that can be read in chunks.
 
     If reading fails before the end of the file, as with truncated compressed data, add the reason
     to `problems`.
     """
     try:
-        # Use `read1`, because `read` would lose the data that was decompressed before the cut.
+        # Use `read1`, because `read` would lose the data decompressed before the cut.
         while data := stream.read1(CHUNK):  # type: ignore[attr-defined]
             yield data
     except _damage() as error:
@@ -162,7 +162,7 @@ def clean(line: str) -> str:
 
 
 class LogReader:
-    """Reads the log lines of a run as they arrive.
+    """Reads log lines from a run as they arrive.
 
     `finish` returns everything that has been read.
     """
@@ -191,7 +191,7 @@ class LogReader:
         self.failures = FailureFinder()
         self.unread = 0
         self._last: tuple[LineReader, Assembly] | None = None
-        """The reader that read the last record; not used once Megatron's reader has read a record.
+        """The reader that read the last record; not used once the Megatron reader has read one.
 
         This reader is tried first, because most logs come from a single program.
         """
@@ -202,7 +202,7 @@ class LogReader:
         """
 
     def next_file(self, name: str) -> None:
-        """Start a new file of the log. The lines that follow belong to it."""
+        """Start a new log file. The lines that follow belong to it."""
         self._flush()
         for _, out in self.pairs:
             out.next_file(len(self.files))
@@ -212,9 +212,9 @@ class LogReader:
         self.line = 0
 
     def feed(self, lines: Iterable[str]) -> None:
-        """Read the next lines of the log.
+        """Read the next log lines.
 
-        The parts of a line between carriage returns are read as separate lines with the same
+        If a line contains carriage returns, its parts are read as separate lines with the same
         number.
         """
         for line in lines:
@@ -240,7 +240,7 @@ class LogReader:
         self._near_misses[kind] = (count + 1, first_line)
 
     def _feed(self, line: str) -> None:
-        """Pass a line to the reader that accepts it, trying Megatron's first."""
+        """Pass a line to the reader that accepts it, trying the Megatron reader first."""
         if "\x1b" in line or "^[" in line or "1b[" in line or "\\033[" in line:
             line = clean(line)
         if MARK in line:
@@ -252,9 +252,9 @@ class LogReader:
             self._others(line)
 
     def _feed_megatron(self, line: str) -> bool:
-        """Offer the line to Megatron's reader, and return whether a reader accepted it.
+        """Offer the line to the Megatron reader, and return whether a reader accepted it.
 
-        If Megatron's reader has no pending record, the reader of the last record is tried first.
+        If it has no pending record, the reader that read the last record is tried first.
         """
         megatron = self.megatron
         out = self.megatron_out
@@ -270,14 +270,14 @@ class LogReader:
 
     def _feed_mlperf(self, line: str) -> None:
         before, mark, entry = line.partition(MARK)
-        # This is another program's endless line.
+        # This line comes from another program, which did not end it.
         if "loss" in before:
             self._feed(before)
         self.mlperf_out.line = self.line
         self.mlperf.feed(mark + entry, self.mlperf_out)
 
     def _feed_last(self, line: str) -> bool:
-        """Offer the line to the reader of the last record, and return whether it was accepted."""
+        """Offer the line to the reader that was used last, and return whether it was accepted."""
         if self._last is None:
             return False
         reader, out = self._last
@@ -294,7 +294,7 @@ class LogReader:
             is_deepspeed = isinstance(reader, DeepSpeed)
             if out.records and not self.megatron_out.records and not is_deepspeed:
                 self._last = (reader, out)
-            # From now on, the readers of this log's program are tried first.
+            # From now on, the readers for this program are tried first.
             if index > 1:
                 self.pairs.insert(1, self.pairs.pop(index))
             return
@@ -306,7 +306,7 @@ class LogReader:
             self._miss(LogMessage.NOT_A_RECORD.fill())
 
     def num_records(self) -> int:
-        """Return the total number of records that all readers have.
+        """Return how many records all readers have together.
 
         A record counts as soon as its first line has been read. Otherwise the last step before a
         failure would seem to follow the failure, because the reader passes that step on only at the
@@ -354,8 +354,8 @@ class LogReader:
     def _choose(self) -> tuple[LineReader, Assembly]:
         """Return the reader whose records are used, normally the one with the most records.
 
-        Lines of DeepSpeed and MLPerf also occur in logs of other programs. The records of these two
-        readers are used only if no other reader has a record.
+        Lines from DeepSpeed and MLPerf also occur in logs from other programs. Records from these
+        two readers are used only if no other reader has any.
         """
         deepspeed = next(pair for pair in self.pairs if isinstance(pair[0], DeepSpeed))
         deepspeed_out = deepspeed[1]
@@ -395,9 +395,9 @@ def _looks_like_record(line: str) -> bool:
 
 
 def parse_files(paths: Sequence[Path]) -> ParsedLog:
-    """Read one or more log files of the same run, in the given order.
+    """Read one or more log files from the same run, in the given order.
 
-    The result's `notes` list the files that are binary, empty, or contain no record. Raise
+    `notes` in the result list the files that are binary, empty, or contain no record. Raise
     `DataError` if a file cannot be opened.
     """
     reader = LogReader()
@@ -412,7 +412,7 @@ def parse_files(paths: Sequence[Path]) -> ParsedLog:
 
 
 def _read_file(path: Path, reader: LogReader) -> None:
-    """Pass the lines of a file to the reader."""
+    """Pass the lines in a file to the reader."""
     problems: list[str] = []
     with open_log(path) as stream:
         reader.next_file(str(path))

@@ -1,4 +1,4 @@
-"""The records of a training log: one per iteration, without the copies that other ranks printed."""
+"""Records from a training log: one per iteration, without copies printed by other ranks."""
 
 import math
 import re
@@ -48,12 +48,12 @@ class Record:
     def read(
         self, values: Mapping[str, str | float | None], names: Mapping[str, str] | None = None
     ) -> None:
-        """Set fields from the values of a log.
+        """Set fields to values from a log.
 
-        A number that is already set is kept. `names` maps the log's keys to our field names;
+        A number that is already set is kept. `names` maps keys in the log to our field names;
         without `names`, the keys are used as field names. `milliseconds` is converted to seconds,
-        and a `tokens_per_second_per_device` is stored as `tokens_per_second`, with its own name
-        among the record's states.
+        and a `tokens_per_second_per_device` is stored as `tokens_per_second`, with the original
+        name added to the record states.
         """
         field_by_key = names or {key: key for key in values}
         for key, name in field_by_key.items():
@@ -77,7 +77,7 @@ class Record:
         self.states += (state,)
 
     def drop_rates(self) -> None:
-        """Discard the throughput and TFLOP/s of a record whose steps were all skipped."""
+        """Discard throughput and TFLOP/s in a record for which all steps were skipped."""
         self.samples_per_second = None
         self.tokens_per_second = None
         self.tflops = None
@@ -85,7 +85,7 @@ class Record:
 
 
 KEYS = tuple(field.name for field in fields(Record) if field.name not in ("line", "file"))
-"""Keys of a record in JSON and CSV, in the order of the output.
+"""Keys of a record in JSON and CSV, in output order.
 
 `source` (file and line) follows them.
 """
@@ -99,14 +99,14 @@ class Validation:
     loss: float
     perplexity: float | None
     name: str
-    """Name of the evaluated texts: validation, test, or the name in the log."""
+    """Which texts were evaluated: validation, test, or the name in the log."""
     line: int
     file: int
 
 
 @dataclass
 class Facts:
-    """Facts about the run, taken from the MLPerf lines of a log.
+    """Facts about the run, taken from MLPerf lines in a log.
 
     A field is None if the MLPerf lines do not contain it.
     """
@@ -122,7 +122,7 @@ class Facts:
 
 @dataclass
 class ParsedLog:
-    """Content of one or more log files of the same run."""
+    """What one or more log files from the same run contain."""
 
     format: str = "unknown"
     records: list[Record] = field(default_factory=list)
@@ -158,12 +158,12 @@ class ParsedLog:
 
     @property
     def segments(self) -> int:
-        """Return the number of times that training was started in this log."""
+        """Return how often training was started in this log."""
         return 1 + max((record.segment for record in self.records), default=-1)
 
     @property
     def evaluations_in_order(self) -> list[Validation]:
-        """Return all evaluations in the log's order, including those without a finite loss."""
+        """Return all evaluations in log order, including those without a finite loss."""
         evaluations = [*self.validation, *self.lost_evaluations]
         return sorted(evaluations, key=lambda evaluation: (evaluation.file, evaluation.line))
 
@@ -180,7 +180,7 @@ _LEADING = re.compile(
 
 
 def number(text: str | None) -> float | None:
-    """Return the number at the start of a value, in the notation of any log format, or None.
+    """Parse the number at the start of a value, as any log format may write it, or return None.
 
     >>> number(" 1.5E-04 "), number("10,050"), number("1467.8/1466.1"), number("112.9TFLOPS")
     (0.00015, 10050.0, 1467.8, 112.9)
@@ -207,7 +207,7 @@ def whole(value: object) -> int | None:
 
 
 def milliseconds(text: str | None) -> float | None:
-    """Convert a number of milliseconds, given as text, to seconds.
+    """Convert milliseconds, given as text, to seconds.
 
     Return None if the text does not start with a number. An exponent is appended, because a
     division would not make 150471.3 ms exactly 150.4713 s.
@@ -239,8 +239,7 @@ _RANK = re.compile(
 )
 OVERFLOW = re.compile(r"OVERFLOW! Rank (\d+) Skipping step")
 CLOSE_LINES = 64
-"""Number of lines within which a repeated record comes from another rank, even if its time stamp is
-new.
+"""Within this many lines, a repeated record comes from another rank, even if its time stamp is new.
 """
 
 
@@ -252,9 +251,9 @@ class Assembly:
         self.validation: list[Validation] = []
         self.lost_evaluations: list[Validation] = []
         self.counts: Counter[str] = Counter()
-        """Number of times that each note applies, by the note's text."""
+        """How often each note applies, by note text."""
         self.num_held = 0
-        """Number of steps that the reader has begun to read but has not passed on yet."""
+        """How many steps the reader has begun to read but not passed on yet."""
         self.file = 0
         self.line = 0
         self._last = -1
@@ -270,7 +269,7 @@ class Assembly:
         values: Mapping[str, str | float | None],
         names: Mapping[str, str] | None = None,
     ) -> Record:
-        """Return a record with the values of the current line, which `Record.read` sets.
+        """Return a record for the current line, with values set by `Record.read`.
 
         The caller stores the record with `add`.
         """
@@ -279,12 +278,12 @@ class Assembly:
         return record
 
     def restart(self) -> None:
-        """Note that training has started again, so that the next record begins a new segment."""
+        """Note that training has started again, to begin a new segment with the next record."""
         if len(self.records) > self._start:
             self._restarting = True
 
     def next_file(self, index: int) -> None:
-        """Note that the following lines come from another file of the same run."""
+        """Note that the following lines come from another file for the same run."""
         self.file = index
         self._new_file = len(self.records) > self._start
 
@@ -332,7 +331,7 @@ class Assembly:
         self._new_file = False
 
     def _is_copy(self, record: Record, prefix: str) -> bool:
-        """Return whether the record repeats a record from another rank or another file of the job."""
+        """Return whether the record repeats one from another rank or another log file."""
         index = self._place_of(record.iteration)
         if index is None:
             return False
@@ -359,7 +358,7 @@ class Assembly:
         return earlier is self.records[-1] and 0 <= lines_apart <= CLOSE_LINES
 
     def _place_of(self, iteration: int) -> int | None:
-        """Return the index of this segment's record for an iteration, or None if there is none."""
+        """Return the index of the record for an iteration in this segment, or None."""
         # Within a segment, iterations increase.
         index = bisect_left(
             self.records, iteration, lo=self._start, key=lambda record: record.iteration
@@ -440,13 +439,13 @@ def _other_rank(first_prefix: str, second_prefix: str) -> bool:
 
 @dataclass
 class LineReader(ABC):
-    """Reader for a program's log, which parses lines and passes records to an assembly."""
+    """Base class for log readers, which parse lines and pass records to an assembly."""
 
     name: str
     arguments: dict[str, str] = field(default_factory=dict)
     """Arguments that the program printed, by name."""
     evaluated: str = ""
-    """Text of the loss in the last evaluation."""
+    """The loss in the last evaluation, as printed."""
 
     @abstractmethod
     def feed(self, line: str, out: Assembly) -> bool:

@@ -1,10 +1,9 @@
-"""Decides what to do after an attempt of a job. The job runs this program after each attempt.
+"""Decides what to do after an attempt to run a job. The job runs this program after each attempt.
 
     python -m runbook.next_job --job jobs/04-training --code 1 ...
 
-It reads the job's logs and the run's files. It writes `decision` (see `write_decision`), one event
-`ended`, and the nodes that caused the failure. It uses only the standard library and the syntax of
-Python 3.10.
+It reads job logs and run files. It writes `decision` (see `write_decision`), one event `ended`, and
+the nodes that caused the failure. It uses only the standard library and Python 3.10 syntax.
 """
 
 from __future__ import annotations
@@ -96,10 +95,10 @@ def _state(folder: Path, code: int) -> JobState:
 
 
 def read_attempts(files: JobFiles, end: JobEnd, reason: str) -> list[tuple[str, Attempt]]:
-    """Return the job's attempts, oldest first, each with the queue id for its allocation.
+    """Return all attempts, oldest first, each with the queue id for its allocation.
 
-    `end` is the end of the newest attempt, which is not recorded yet. An earlier attempt without an
-    event `ended` was killed together with its script.
+    `end` says how the newest attempt ended, which is not recorded yet. An earlier attempt without
+    an event `ended` was killed together with its script.
     """
     slices = split_by_attempt(list(json_lines(files.events)), files.name)
     attempts = []
@@ -154,7 +153,7 @@ def _earlier_attempt(files: JobFiles, events: Sequence[JobEvent]) -> Attempt:
 
 
 def _with_saved_steps(attempt: Attempt, events: Sequence[JobEvent], saved: int) -> Attempt:
-    """Return an attempt of an upstream program, for which only saved steps count."""
+    """Return an attempt by an upstream program, for which only saved steps count."""
     began_at = int(events[0].get("saved") or 0) if events else 0
     return Attempt(
         attempt.job,

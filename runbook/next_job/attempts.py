@@ -1,4 +1,4 @@
-"""Determines how a job ended from its own logs and the run's files."""
+"""Determines how a job ended, using its logs and the run files."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from runbook.results.failures.finder import Failure, find_cause, find_failures
 from runbook.results.failures.rule import FailureKind, Level, NextStep
 
 JobEvent = Mapping[str, Any]
-"""A line of the run's events.jsonl."""
+"""A line in events.jsonl."""
 BEGAN = "attempt_began"
-"""Event that a job records before it starts the training's processes."""
+"""Event that a job records before it starts the training processes."""
 LOG_LINES = 400
-"""Number of lines at the end of each log that are searched for a cause."""
+"""How many lines at the end of each log to search for a cause."""
 _CAUSE_OF = {cause.value: cause for cause in WILL_REPEAT} | {
     kinds.DATA.name: EndCause.FILE_MISSING,
     kinds.ABI.name: EndCause.MODULE_MISSING,
@@ -30,7 +30,7 @@ _CAUSE_OF = {cause.value: cause for cause in WILL_REPEAT} | {
     kinds.UNREACHED.name: EndCause.NODE_UNREACHED,
     kinds.CREDENTIAL.name: EndCause.NODE_UNREACHED,
 }
-"""The cause of each known failure that affects restarts, by the failure's name."""
+"""Causes for those known failures that affect restarts, by failure name."""
 _EXPLAIN_KILLS = frozenset(
     kind.name for kind in (kinds.HOST_MEMORY, kinds.NODE, kinds.PREEMPTED, kinds.TIME_LIMIT)
 )
@@ -54,7 +54,7 @@ ERROR_LINE = re.compile(r"(?:rank \d+: )?[A-Za-z_.]*(?:Error|Exception|Interrupt
 
 @dataclass(frozen=True)
 class EndedJob:
-    """The records of a job, or of one attempt in the job."""
+    """What is recorded about a job, or about one attempt in it."""
 
     name: str
     end: JobEnd
@@ -66,7 +66,7 @@ class EndedJob:
 
 
 def read_attempt(job: EndedJob, events: Sequence[JobEvent], metrics: Path) -> Attempt:
-    """Determine how a job ended from its logs, its own events, and the steps of the run."""
+    """Determine how a job ended, using its logs, its events, and the steps it trained."""
     began_at, reached = read_steps(events, metrics)
     attempt = Attempt(
         job=job.name,
@@ -95,7 +95,7 @@ def read_steps(events: Sequence[JobEvent], metrics: Path) -> tuple[int | None, i
     reached = began_at or 0
     for row in json_lines(metrics):
         is_step = isinstance(row.get("iteration"), int)
-        # A job that never started has no segment, so the training's newest step is used.
+        # A job that never started has no segment, so the newest step in any segment is used.
         if is_step and (not started or row.get("segment") == started.get("segment")):
             reached = int(row["iteration"])
 
@@ -103,7 +103,7 @@ def read_steps(events: Sequence[JobEvent], metrics: Path) -> tuple[int | None, i
 
 
 def json_lines(path: Path) -> Iterator[JobEvent]:
-    """Yield the objects of a JSON-lines file. Lines cut off by a kill are left out."""
+    """Yield the objects in a JSON-lines file. Lines cut off by a kill are left out."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
         for line in stream:
             with contextlib.suppress(ValueError, RecursionError):
@@ -126,7 +126,7 @@ def events_of_job(events: Sequence[JobEvent], job: str) -> Sequence[JobEvent]:
 
 
 def split_by_attempt(events: Sequence[JobEvent], job: str) -> list[list[JobEvent]]:
-    """Split a job's events by attempt. The events of an attempt end where the next attempt begins.
+    """Split job events by attempt. Events for an attempt end where the next attempt begins.
 
     >>> began = {"event": "attempt_began", "job": "04-training"}
     >>> [len(part) for part in split_by_attempt([{}, began, {}, began, {}, {}], "04-training")]
@@ -149,11 +149,11 @@ def _newest_event(events: Sequence[JobEvent], name: str) -> JobEvent | None:
 
 @dataclass(frozen=True)
 class _JobFailure:
-    """The cause of a job's failure, in one form for decisions and another for display."""
+    """Why a job failed, in one form for decisions and another to show."""
 
     cause: EndCause
     signature: str
-    """A value that is the same for every occurrence of a failure."""
+    """Text that is the same each time this failure occurs."""
     evidence: str
     remedy: str = ""
     bad_nodes: tuple[str, ...] = ()
@@ -164,7 +164,7 @@ def _find_failure(
     events: Sequence[JobEvent],
     attempt: Attempt,
 ) -> _JobFailure | None:
-    """Return the cause of a job's failure, or None if the job did not fail."""
+    """Return why a job failed, or None if it did not fail."""
     if job.end.state in (JobState.DONE, JobState.STOPPED, JobState.CANCELLED):
         return None
     hang = next((event for event in events if event.get("event") == "hang"), None)
@@ -185,9 +185,9 @@ def _find_failure(
 
 
 def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailure:
-    """Explain a rank's hang with an earlier cause in the log, if there is one.
+    """Explain why a rank hung by an earlier cause in the log, if there is one.
 
-    A job that completed steps may have survived that cause, so the job still counts as hung.
+    A job that completed steps may have survived this cause, so it still counts as hung.
     """
     where = NextJobMessage.RANK_IN_CODE.fill(
         rank=hang.get("rank"), host=hang.get("host"), where=hang.get("where", "")
@@ -207,7 +207,7 @@ def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailur
 
 
 def _explain_kill(job: EndedJob, attempt: Attempt) -> _JobFailure:
-    """Explain a rank's kill with the cause that the log names, if there is one.
+    """Explain why a rank was killed by the cause that the log names, if there is one.
 
     The job still counts as killed, unless it completed no step and the cause can kill a process and
     must be fixed before a restart.
@@ -230,7 +230,7 @@ def _cause_before(
     lines: Sequence[str],
     explanations: Collection[str] = (),
 ) -> Failure | None:
-    """Return the cause that a log names before its first line of the kind `end`.
+    """Return the cause that a log names before its first `end` failure.
 
     Failures in `explanations` count anywhere in the log. Return None if the log names no cause.
     """
@@ -256,7 +256,7 @@ def _last_error(lines: Sequence[str]) -> str:
 
 
 def _is_decisive(failure: Failure) -> bool:
-    """Return whether a failure explains more than the program's last error."""
+    """Return whether a failure explains more than the last error that the program printed."""
     if failure.level is Level.SYMPTOM:
         return failure.decision is NextStep.FIX_FIRST
     return failure.level is Level.CAUSE
@@ -277,14 +277,14 @@ def _known_failure(failure: Failure, nodes: Sequence[str]) -> _JobFailure:
 
 
 def blamed_nodes(failure: Failure, nodes: Sequence[str]) -> tuple[str, ...]:
-    """Return the job's nodes that caused a failure, if it would not occur on other nodes."""
+    """Return the nodes that caused a failure, if it would not occur on other nodes."""
     if failure.decision is not NextStep.RETRY_OTHER_NODE:
         return ()
     return nodes_called(failure.host, nodes)
 
 
 def nodes_called(host: str, nodes: Sequence[str]) -> tuple[str, ...]:
-    """Return the nodes of a job to which a host name refers, with or without its domain.
+    """Return the nodes in a job that a host name refers to, with or without its domain.
 
     >>> nodes_called("n3.cluster", ["n2", "n3"])
     ('n3',)

@@ -1,9 +1,9 @@
 """Rules for what to do after a job. They are applied in the following order.
 
 A finished job is done. A job that a person ended stays ended. A job that saved and stopped, or that
-vanished, is continued. A failure that would repeat stops the training immediately, and so does a
-failure that occurs twice at the same step. In all other cases, the job is restarted, within the
-budget of restarts without a new step.
+vanished, is continued. A failure that would repeat stops training immediately, and so does a
+failure repeated at the same step. In all other cases, the job is restarted, within the budget for
+restarts without a new step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from runbook.plan_file.job_ends import (
 )
 
 DECIDED_BY_JOB = "the job itself"
-"""Name of the decider in the event of a job that no process watched."""
+"""Recorded as the decider in job events if no process watched the job."""
 RECOVERY_SECONDS = 120.0
 """Seconds to wait after a node could not be reached.
 
@@ -35,7 +35,7 @@ Slurm takes the node out of service after SlurmdTimeout, which is 300 s by defau
 three restarts together wait longer.
 """
 MOST_STARTS_WITHOUT_A_STEP = 2
-"""Number of attempts that may end without a step before their allocation is given up."""
+"""How many attempts may end without a step before their allocation is given up."""
 
 
 def error_signature(error: str) -> str:
@@ -51,16 +51,16 @@ def error_signature(error: str) -> str:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A finished job of a phase."""
+    """A finished job for a phase."""
 
     job: str
     end: JobEnd
     began_at: int | None
     """The step after which the job began, or None if it never started training."""
     reached: int
-    """The newest step of the training run when the job ended."""
+    """The newest step in the training run when the job ended."""
     reason: str = ""
-    """The job's own description of how it ended, for people.
+    """How the job itself described its end, for people.
 
     No decision depends on it.
     """
@@ -111,7 +111,7 @@ class Decision:
 def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
     """Decide what to do after the last of these jobs.
 
-    `budget` is the number of consecutive jobs that may end without a new step.
+    `budget` is how many jobs in a row may end without a new step.
 
     >>> stopped = Attempt("04-training", JobEnd(JobState.STOPPED, 75), began_at=0, reached=8)
     >>> decide_restart([stopped], 3).action
@@ -129,7 +129,7 @@ def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
 
 
 def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
-    """Return the reason why no job may follow the last one, regardless of the budget.
+    """Return why no job may follow the last one, whatever the budget is.
 
     The text is empty if a job may follow.
     """
@@ -158,7 +158,7 @@ def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
 
 
 def reason_of_budget(attempts: Sequence[Attempt], budget: int) -> str:
-    """Return the reason to stop if the budget of jobs without a new step is used up.
+    """Return the reason to stop if the budget for jobs without a new step is used up.
 
     The text is empty if the budget is not used up.
     """

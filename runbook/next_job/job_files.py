@@ -1,4 +1,4 @@
-"""The files of an attempt and of its run, on which the decision depends."""
+"""Job and run files that a decision about an attempt depends on."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from runbook.next_job.attempts import LOG_LINES
 
 ATTEMPT_LINE = re.compile(r"runbook: attempt \d+ ")
-"""The first line of each attempt, in both logs of a job."""
+"""The first line for each attempt, in both logs from a job."""
 TAIL_BYTES = 200_000
 
 
 @dataclass(frozen=True)
 class JobFiles:
-    """The files of an attempt and of its run on which the decision depends."""
+    """Paths to the job and run files that a decision about an attempt depends on."""
 
     folder: Path
     events: Path
@@ -29,11 +29,11 @@ class JobFiles:
         return self.folder.name
 
     def nodes(self) -> list[str]:
-        """Return the nodes of the attempt, in the order of its ranks."""
+        """Return the nodes in the attempt, in rank order."""
         return read_or_empty(self.folder / "hostfile").split()
 
     def ranks_per_node(self) -> int:
-        """Return the number of ranks on each node."""
+        """Return how many ranks run on each node."""
         return int(read_or_empty(self.folder / "ranks_per_node").strip() or 1)
 
     def log_lines(self) -> list[str]:
@@ -57,7 +57,7 @@ def _log_of_attempt(path: Path) -> list[str]:
 
 
 def read_or_empty(path: Path) -> str:
-    """Return a file's text, or an empty string if there is no such file."""
+    """Read a file, or return an empty string if there is no such file."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Finds the nodes of a pipeline stage if a failure names the stage's ranks but not a specific node."""
+"""Finds the nodes in a pipeline stage when a failure names ranks but no specific node."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RankPlaces:
-    """The nodes and stages of an attempt's ranks.
+    """Tells which nodes and stages the ranks in an attempt belong to.
 
-    Ranks are numbered node by node and stage by stage, as in Megatron's order of groups, in which
+    Ranks are numbered node by node and stage by stage, because Megatron orders its groups so that
     the pipeline comes last.
     """
 
     nodes: Sequence[str]
-    """The nodes, in the order of their ranks."""
+    """The nodes, in rank order."""
     ranks_per_node: int
     stages: int
     """Number of pipeline stages."""
 
     @property
     def ranks_per_stage(self) -> int:
-        """Return the number of ranks in a stage."""
+        """Return how many ranks a stage has."""
         return len(self.nodes) * self.ranks_per_node // self.stages
 
     def nodes_of(self, ranks: Iterable[int]) -> list[str]:
@@ -31,7 +31,7 @@ class RankPlaces:
         return [self.nodes[place] for place in places if place < len(self.nodes)]
 
     def first_ranks(self, names: Sequence[str]) -> list[int]:
-        """Return the first rank of each of these nodes. Unknown names are left out."""
+        """Return the first rank on each of these nodes. Unknown names are left out."""
         ranks = []
         for place, node in enumerate(self.nodes):
             if node in names:
@@ -40,7 +40,7 @@ class RankPlaces:
         return ranks
 
     def suspect_stage(self, ranks: Sequence[int]) -> list[str]:
-        """Return the nodes of the stage that all these ranks belong to.
+        """Return the nodes in the stage that all these ranks belong to.
 
         The result is empty if the ranks are on the same node, because then the stage does not
         matter. It is also empty if they belong to several stages, or if the stage spans all nodes.

@@ -1,7 +1,7 @@
 """Decides which nodes to replace by spare nodes after a failed attempt.
 
-The evidence is, in this order: nodes on which a failed step does not end, the nodes of a pipeline
-stage whose ranks hung or were killed, and the nodes that the log or a killed rank names.
+The evidence is, in this order: nodes on which a failed step does not end, nodes in a pipeline stage
+where ranks hung or were killed, and nodes that the log or a killed rank names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def nodes_to_replace(files: JobFiles, attempt: Attempt, stages: int, spares: int
 
     stage = suspect_stage(files, stages)
     if not attempt.bad_nodes and stage and len(stage) <= spares:
-        return stage  # The log names no node, so any node of the stage may be to blame.
+        return stage  # The log names no node, so any node in the stage may be to blame.
     return suspect_nodes(files, attempt)
 
 
@@ -67,7 +67,7 @@ def unended_nodes(nodes: Sequence[str], log_lines: Sequence[str]) -> list[str]:
 
 
 def suspect_stage(files: JobFiles, stages: int) -> list[str]:
-    """Return the nodes of a pipeline stage in which ranks of several nodes hung or were killed.
+    """Return the nodes in a pipeline stage if ranks on several of them hung or were killed.
 
     It is unknown which of these nodes caused the failure. The result is empty for every other
     failure.

@@ -51,7 +51,7 @@ class Catalogue(Generic[Entry]):
 
 read_models = partial(Catalogue, Model, "models.yaml")
 read_datasets = partial(Catalogue, Dataset, "datasets.yaml")
-"""A function that reads the dataset catalogue in a project folder."""
+"""Function used to read the dataset catalogue in a project folder."""
 
 
 def read_site(name: str, project: Path) -> tuple[Site, Layer]:

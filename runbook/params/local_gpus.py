@@ -78,7 +78,7 @@ def with_visible_gpus(site: Site, environment: Mapping[str, str] = os.environ) -
 
 @cache
 def visible_gpus(path: str, visibility: tuple[tuple[str, str], ...]) -> tuple[str, tuple[Gpu, ...]]:
-    """Return the program that answered, and the GPUs that torch will see.
+    """Return the program that answered, and the GPUs visible to torch.
 
     The result is cached for the process, because the form computes a plan on each key press. The
     result depends only on `path`, the PATH variable, and on `visibility`, the variables listed in

@@ -216,7 +216,7 @@ def _wrong_type(name: str, value: Any) -> Problem:
 
 
 def _unknown_names(namespace: Mapping[str, object]) -> list[Problem]:
-    """Return a problem for each name that was given as a parameter, but that no notebook has.
+    """Return a problem for each name given as a parameter that no notebook has.
 
     Papermill only warns about the names that it injects. In the parameters cell, a name that the
     cell itself reads counts as a variable of the author.

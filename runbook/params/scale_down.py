@@ -97,7 +97,7 @@ class _Changes:
         value: Any,
         reason: Statement,
     ) -> None:
-        """Change a value that is set in a file. A value given by the user is not changed."""
+        """Change a value set in a file. A value given by the user is not changed."""
         was = self.stack.value(key)
         if was == value or self.stack.chains[key][-1].layer in GIVEN:
             return

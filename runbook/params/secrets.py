@@ -112,7 +112,7 @@ Text without them, such as a picture in a megabyte of base64, need not be search
 patterns.
 """
 Cut = Callable[[str], str]
-"""A function that returns the replacement for a secret."""
+"""Function used to replace a secret."""
 
 
 def is_reference(value: object) -> bool:
@@ -170,7 +170,7 @@ def _without_value(match: re.Match[str], cut: Cut) -> str:
 
 
 def mask_value(value: Any) -> Any:
-    """Mask secrets in every string in a JSON value, including key names, and return the new value.
+    """Mask secrets in all strings of a JSON value, including key names, and return the new value.
 
     Each string is masked before the value is written as JSON, because a secret with several lines
     is a single string here, but contains escapes in JSON.

@@ -86,7 +86,7 @@ class Settings:
         return parameters
 
     def scaled_down(self) -> dict[str, str]:
-        """Return the values that were changed for this site, and why.
+        """Return the values changed for this site, and why.
 
         The result is empty if the run file is for this site.
         """
@@ -146,7 +146,7 @@ class Settings:
 
 
 def why(settings: Settings, name: str) -> str:
-    """Return everything that is known about a value.
+    """Return everything known about a value.
 
     This includes the value from each layer, starting with the one that applies, and what the
     documents call the key.
@@ -246,7 +246,7 @@ def with_shared_folder(site: Site, run: Run) -> Site:
 
 
 def missing_values(settings: Settings) -> Mapping[str, str]:
-    """Return the keys that this site requires but that have no value yet, with descriptions."""
+    """Return the keys required by this site that have no value yet, with descriptions."""
     missing = {}
     for key, meaning in settings.site.required.items():
         if not settings.value(key):

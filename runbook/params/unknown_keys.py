@@ -12,7 +12,7 @@ from runbook.plan_file.diagnostics import Statement
 
 
 def explain_unknown_key(path: tuple[str, ...]) -> Statement:
-    """Return the rule that an unknown key breaks, with the key that was probably meant."""
+    """Return the rule broken by an unknown key, with the key that was probably meant."""
     ours, near = right_name(path)
     explained = document_name(path[-1])
     if explained:

@@ -1,6 +1,6 @@
-"""`runbook.open`: a run as an object that reads its data on demand.
+"""`runbook.open`: a run as an object, with data read on demand.
 
-The object gives access to the run's plan, steps, results, checks, samples and figures.
+The object gives access to the plan, steps, results, checks, samples and figures.
 """
 
 from collections.abc import Sequence
@@ -34,11 +34,11 @@ PARTS = (
     ".plan .history .results .checks .samples .training .slowest_steps() .loss_figure(*other_runs)"
 )
 SECTIONS = ("training", "parallel", "data", "jobs.training")
-"""Sections that are searched for a key if the caller gives no section."""
+"""Sections searched for a key if the caller gives no section."""
 
 
 class OpenRun:
-    """A run's training phase, read from its files, which are read again once they have grown."""
+    """A training phase, read from run files, which are read again once they have grown."""
 
     def __init__(self, run: str | Path, phase: str = FULL) -> None:
         self.phase = phase_name(phase)
@@ -68,7 +68,7 @@ class OpenRun:
 
     @property
     def training(self) -> TrainingResults:
-        """The steps, evaluations, events, results and figures of the training run.
+        """Steps, evaluations, events, results and figures from the training run.
 
         Raise `RecordError` if no step has finished yet.
         """
@@ -84,7 +84,7 @@ class OpenRun:
 
     @property
     def results(self) -> Table:
-        """The results of the training, with units.
+        """Training results, with units.
 
         Each row refers to the log lines that its value was computed from.
         """
@@ -95,9 +95,9 @@ class OpenRun:
 
     @property
     def checks(self) -> CheckTable:
-        """The checks in the records of all executed phases.
+        """The checks in the records for all executed phases.
 
-        The name of each check begins with its phase.
+        Check names begin with the phase.
         """
         checks = []
         for phase in PHASES:
@@ -137,7 +137,7 @@ class OpenRun:
             else:
                 runs.append(OpenRun(run, self.phase))
 
-        # Runs of two projects may have the same name, so the labels then include their folders.
+        # Runs in two projects may have the same name, so the labels then include their folders.
         names_differ = len({run.name for run in runs}) == len(runs)
         histories = {}
         for run in runs:
@@ -183,7 +183,7 @@ class OpenPlan:
 
     @property
     def memory(self) -> Table:
-        """The memory of each component, in GiB, on a rank of the fullest stage.
+        """Memory for each component, in GiB, on a rank in the fullest stage.
 
         The total and the capacity are per device or per node.
         """
@@ -191,9 +191,9 @@ class OpenPlan:
 
     @property
     def time(self) -> Table:
-        """The planned speed and duration of both training runs.
+        """Planned speed and duration for both training runs.
 
-        An empty cell means that the value is unknown; the table's notes give the reason.
+        An empty cell means that the value is unknown; the notes below the table give the reason.
         """
         notes = [f"{phase}: {speed.basis}" for phase, speed in self.plan.time.items()]
         numbers_of_phase = partial(plan_tables.time_numbers, self.plan)
@@ -269,7 +269,7 @@ class OpenPlan:
 
 
 def open_plan(source: str, folder: Path, set_words: tuple[str, ...] = ()) -> OpenPlan:
-    """Return the plan of a run file with these `--set` arguments.
+    """Return the plan for a run file with these `--set` arguments.
 
     Without arguments, return the plan in the run folder.
     """

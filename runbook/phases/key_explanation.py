@@ -1,4 +1,4 @@
-"""The explanation of one key for `runbook why`: the origin of its value, and its effects."""
+"""Explains a key for `runbook why`: where its value comes from, and what it affects."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from runbook.planning import Plan
 
 
 def why_facts(run: str, key: str, set_words: Sequence[str]) -> list[dict[str, object]]:
-    """Return the origins of a value, and the numbers that the plan derives from it.
+    """Return where a value comes from, and the numbers that the plan derives from it.
 
     If a name in the documents stands for more than one key, each key has an entry.
     """
@@ -28,7 +28,7 @@ def why_facts(run: str, key: str, set_words: Sequence[str]) -> list[dict[str, ob
 
 
 def why_text(run: str, key: str, set_words: Sequence[str]) -> str:
-    """Return the chain of origins of a value, and the numbers that the plan derives from it."""
+    """Return the chain of origins for a value, and the numbers that the plan derives from it."""
     settings, plan = load_plan(run, set_words)
     explained = document_name(key)
     if explained:
@@ -54,7 +54,7 @@ LENGTH_KEYS = (
     "micro_batch",
     "sequence_length",
 )
-"""Keys that determine the length of a training run."""
+"""Keys that determine how long training is."""
 
 
 def _derived_text(key: str, plan: Plan) -> list[str]:

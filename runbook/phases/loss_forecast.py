@@ -1,6 +1,6 @@
-"""Forecasts a run's final loss.
+"""Forecasts the final loss of a run.
 
-The forecast uses the run's ladder if there is one, or else the published law.
+The forecast uses the ladder for the run if there is one, or else the published law.
 """
 
 from collections.abc import Iterator
@@ -28,14 +28,14 @@ SHOWN_DECADES = 0.05
 
 @dataclass(frozen=True)
 class PlannedLoss:
-    """A run's forecast, or the reason why there is no forecast."""
+    """A forecast for a run, or the reason why there is none."""
 
     forecast: RunForecast | None
     reason: str = ""
 
 
 def planned_loss(settings: Settings, plan: Plan) -> PlannedLoss:
-    """Return the forecast for the run's current plan."""
+    """Return the forecast for the current plan."""
     pattern = f"{settings.run.run}--*ladder/ladder.json"
     trained_ladders = list(runs_folder(settings.project).glob(pattern))
     if trained_ladders:
@@ -45,7 +45,7 @@ def planned_loss(settings: Settings, plan: Plan) -> PlannedLoss:
 
             forecast = forecast_of_plan(settings, plan)
         except ModuleNotFoundError as error:
-            # A login node plans without the packages of the extras.
+            # A login node plans without the packages in the extras.
             reason = PhaseMessage.LADDER_NEEDS_PACKAGE.fill(package=error.name)
             return PlannedLoss(None, reason)
         except DataError as error:
@@ -58,7 +58,7 @@ def planned_loss(settings: Settings, plan: Plan) -> PlannedLoss:
 
 
 def by_published_law(phase: PhasePlan) -> PlannedLoss:
-    """Return the published law's forecast of the loss, or the reason why the law does not apply."""
+    """Return the loss forecast by the published law, or the reason why the law does not apply."""
     parameters = phase.model.parameters
     tokens = phase.duration.tokens
     if phase.data.mock:
@@ -105,7 +105,7 @@ def _size(parameters: float, tokens: float) -> SizeForecast:
 
 
 def show_planned_loss(settings: Settings, plan: Plan) -> View:
-    """Return a view of the forecast and of other sizes at the same compute.
+    """Return a view with the forecast and other sizes at the same compute.
 
     The view also explains how a ladder would improve the forecast.
     """

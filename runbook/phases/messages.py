@@ -1,4 +1,4 @@
-"""Messages about the phases of a run, one per row; `{name}` stands for a value."""
+"""Messages about phases, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from runbook.plan_file.diagnostics import Message
 
 
 class PhaseMessage(Message):
-    """Messages about the phases of a run."""
+    """Messages about phases."""
 
     ABSENT_DEVICE = "{variable}={device} on {node}"
     ANOTHER_RECIPE = (

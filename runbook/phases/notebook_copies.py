@@ -1,7 +1,7 @@
 """Copies of the shipped notebooks.
 
 `runbook init` writes copies into a project folder, and `runbook lab` into a run folder. An
-edited master changes every run that is executed from it, but an edited copy changes only its own
+edited master changes every run executed from it, but an edited copy changes only its own
 run. A copy differs from its master only in the parameters cell and the links. Its cells have the
 same ids, so a record does not depend on whether a master or a copy was executed.
 """
@@ -36,7 +36,7 @@ IGNORED = "runs/\n.ipynb_checkpoints/\n"
 
 
 def master_folder() -> Path:
-    """Return the folder of the shipped notebooks and parameters.
+    """Return the folder with the shipped notebooks and parameters.
 
     The folder is in the installed package; in a clone, it is next to the package.
     """
@@ -69,7 +69,7 @@ def make_project(folder: Path, *, clone: bool = False) -> tuple[list[Path], list
                 present.append(target)
                 continue
 
-            # The next call would keep a truncated copy as if it were the user's own.
+            # The next call would keep a truncated copy as if the user had made it.
             with replacing(target) as copy:
                 copy.write(file.read_bytes())
             written.append(target)
@@ -84,17 +84,17 @@ def make_project(folder: Path, *, clone: bool = False) -> tuple[list[Path], list
 
 @dataclass(frozen=True)
 class RunNotebooks:
-    """The notebooks of one run."""
+    """Notebooks copied for one run."""
 
     folder: Path
     project: Path
     written: tuple[str, ...]
     """Names of the notebooks that were just copied."""
     edited: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Existing notebooks that differ from the masters, each with the ids of the cells that differ.
+    """Existing notebooks that differ from the masters, each with the cell ids that differ.
     """
     moved: Path | None = None
-    """Folder of the copies that were moved aside."""
+    """Folder with the copies moved aside."""
 
 
 def make_copies(
@@ -107,8 +107,8 @@ def make_copies(
     """Copy the masters into the run folder, with `run` set to this run.
 
     An existing copy is never overwritten. `run` is a run name that `runbook run` accepts, or the
-    name of a run folder. `set_words` and `as_name` are the values of --set and --as, which are
-    written into the copies' parameters cell. `fresh` moves existing copies aside.
+    name of a run folder. `set_words` and `as_name` are the values given to --set and --as, which
+    are written into the parameters cell in the copies. `fresh` moves existing copies aside.
     """
     named = named_run(run, as_name)
     set_and_named_words = [*set_words, *named.set_words]
@@ -148,7 +148,7 @@ def make_copies(
 
 
 def _run_value(file: RunFile, copies: Path, project: Path) -> str:
-    """Return the value of `run` that lets a kernel in the copies' folder find the run file."""
+    """Return the value for `run` that a kernel in the folder with the copies needs."""
     is_in_project = copies.resolve().is_relative_to(project)
     if is_in_project and file.path.parent == project / "params":
         run = file.stem
@@ -162,7 +162,7 @@ def _run_value(file: RunFile, copies: Path, project: Path) -> str:
 
 
 def _move_aside(folder: Path) -> Path | None:
-    """Move a run's copies into a dated folder, and return that folder.
+    """Move the copies for a run into a dated folder, and return that folder.
 
     Return None if there is no copy.
     """
@@ -185,7 +185,7 @@ def _refuse_other_overrides(copy: Path, overrides: str) -> None:
 
 
 def _master_text(master: Path, named: Mapping[str, str], to_project: str) -> str:
-    """Return the master's text with the run in its parameters cell, and with adapted links."""
+    """Return the text of the master, with the run in its parameters cell and adapted links."""
     try:
         content = json.loads(master.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -204,7 +204,7 @@ def _master_text(master: Path, named: Mapping[str, str], to_project: str) -> str
 
 
 def _set_parameter(name: str, value: str, source: str) -> str:
-    """Return the parameters cell with a new value for one name; the line's comment stays.
+    """Return the parameters cell with a new value for one name; the comment on the line stays.
 
     >>> _set_parameter("run", "mine", 'run: str = "local"  # a file in params/')
     'run: str = "mine"  # a file in params/'
@@ -227,12 +227,12 @@ def _differing_cells(
 
 
 def _code_by_id(cells: tuple[MasterCell, ...]) -> dict[str, str]:
-    """Return the code of each cell, with an empty parameters cell, because that cell may differ."""
+    """Return the code in each cell, with an empty parameters cell, because that cell may differ."""
     return {cell.id: "" if cell.is_parameters else cell.source.strip() for cell in cells}
 
 
 LAB_SETTINGS = PACKAGE / "display" / "jupyter" / "lab_settings"
-"""Settings that our JupyterLab adds to the user's own.
+"""Settings that our JupyterLab adds to those of the user.
 
 They turn off the prompt about showing news.
 """
@@ -240,7 +240,7 @@ SETTINGS_VARIABLE = "JUPYTER_CONFIG_PATH"
 
 
 def with_our_settings(environment: Mapping[str, str]) -> str:
-    """Return the folders of Jupyter's settings, with ours after those in the environment."""
+    """Return the folders with Jupyter settings, with ours after those in the environment."""
     named = environment.get(SETTINGS_VARIABLE, "")
     return os.pathsep.join([named, str(LAB_SETTINGS)] if named else [str(LAB_SETTINGS)])
 
@@ -263,7 +263,7 @@ def server_arguments(copies: RunNotebooks) -> list[str]:
 
 
 def copies_text(copies: RunNotebooks) -> str:
-    """Return a description of the copies for the user."""
+    """Describe the copies for the user."""
     lines = []
     if copies.moved:
         lines.append(f"The earlier copies are now in {copies.moved}.")

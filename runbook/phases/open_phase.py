@@ -45,17 +45,17 @@ class OpenPhase:
 
     @property
     def phase_plan(self) -> PhasePlan:
-        """The trainer's inputs for this phase."""
+        """Trainer inputs for this phase."""
         return self.plan.phases[self.phase]
 
     @property
     def training(self) -> PlannedTraining:
-        """The training run of this phase. Only phases that train have one."""
+        """The training run in this phase. Only phases that train have one."""
         return self.run.training(self.phase)
 
 
 def bind_phase(phase: str, namespace: Mapping[str, object]) -> OpenPhase:
-    """Check a notebook's parameters, compute the plan, open the record, and show the parameters.
+    """Check notebook parameters, compute the plan, open the record, and show the parameters.
 
     Overrides from earlier calls for this run stay in force unless they are set again. Nothing is
     written if a value is invalid, if values do not fit together, or if the run folder was made
@@ -74,7 +74,7 @@ def bind_phase(phase: str, namespace: Mapping[str, object]) -> OpenPhase:
 
 
 def refuse_record_of_other_run(settings: Settings) -> None:
-    """Raise an error if this notebook is the executed copy of another run.
+    """Raise an error if this notebook is a copy that another run executed.
 
     An executed copy has two parameters cells. With the first alone, which has the defaults, its
     cells would show a different run than its saved outputs.
@@ -92,13 +92,13 @@ def refuse_record_of_other_run(settings: Settings) -> None:
 def binder(phase: str) -> Callable[[Mapping[str, object]], OpenPhase]:
     """Return the function that a phase notebook calls first.
 
-    The function shows only the usual summary of the run.
+    The function shows only the usual run summary.
     """
     return partial(bind_phase, phase)
 
 
 def with_values_given_before(load: Callable[..., Settings], say: Callable[[str], None]) -> Settings:
-    """Return a run's values, and print those that the user set for its folder."""
+    """Return the run values, and print those that the user set for the folder."""
     settings = load()
     path = runs_folder(settings.project) / settings.name / run_files.OVERRIDES
     if not path.exists():
@@ -144,7 +144,7 @@ def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
 
 
 def _promises(plan: Plan, phase: str) -> dict[str, object]:
-    """Return the plan's predictions for a training run, which the record shows next to the results."""
+    """Return what the plan predicts for training, which the record shows next to the results."""
     phase_plan = plan.phases[phase]
     promises: dict[str, object] = {
         "parameters": phase_plan.model.parameters,
@@ -167,7 +167,7 @@ _GOES_ON = (
     "training.micro_batch",
     "parallel.",
 )
-"""Keys of a training run's length and layout.
+"""Keys for the length and layout of a training run.
 
 `continuation.why_continued` decides whether a training run continues with changed values.
 """

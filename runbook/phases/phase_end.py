@@ -21,16 +21,16 @@ from runbook.runs.step import StepOfRun
 
 @dataclass(frozen=True)
 class PhaseEnd:
-    """Everything that is needed to end a phase."""
+    """Everything needed to end a phase."""
 
     step: StepOfRun
     """The phase as a step, with its current inputs."""
     session: Session
-    """The record that is closed when the phase ends."""
+    """The record closed when the phase ends."""
     gate: Callable[[], None]
-    """Raises an error if the phase's work is still running or is not done."""
+    """Raises an error if work in the phase is still running or is not done."""
     publish: Callable[[], object]
-    """Rewrites the run's pages from its files."""
+    """Rewrites the pages for the run from its files."""
 
 
 def end_phase(end: PhaseEnd, repeat_because: str = "") -> None:
@@ -64,7 +64,7 @@ def end_notebook(
     session: Session,
     repeat_because: str = "",
 ) -> None:
-    """End a notebook's phase; see `end_phase`."""
+    """End the phase that a notebook runs; see `end_phase`."""
     # The engine still has to write this notebook, and then the manifest. If the manifest recorded
     # the notebook here and the process were killed between the two writes, the notebook would seem
     # to have been edited.
@@ -79,7 +79,7 @@ def end_notebook(
 
 
 def plain_end(phase: str) -> PhaseStep[None]:
-    """Return a last step that only writes the phase's record and done marker."""
+    """Return a last step that only writes the record and done marker for the phase."""
     work = phase_end_work(phase)
 
     @step(takes=lambda opened: (opened.run, opened.session), work=work)

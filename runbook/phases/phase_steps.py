@@ -1,4 +1,4 @@
-"""The steps of each phase: their names, versions and inputs.
+"""Steps in each phase: names, versions and inputs.
 
 Notebooks, `runbook run` and a resumed run all use these steps, so they agree on what is done.
 """
@@ -31,19 +31,19 @@ from runbook.runs.step import Reading, StepOfRun, StepStatus, read_mark, step_st
 from runbook.tokens.pipeline.tokenize_options import NEUTRAL_VALUES, TokenFiles
 
 VERSIONS = dict.fromkeys(PHASES, 1)
-"""Version of each phase. Increase it when the phase's outputs change.
+"""Version for each phase. Increase it when the outputs of the phase change.
 
 The fingerprint then changes too, so the phase runs again.
 """
 
 YOUNGER_OPTIONS = ("keep_sources", "drop_sources", "source_key", "fix_text")
-"""Options of the tokenizer whose keys (data.keep_sources) are newer than some existing runs."""
+"""Tokenizer options with keys (data.keep_sources) that are newer than some existing runs."""
 
 TOKENIZE = f"{DATA}--tokenize"
 MEASURE = f"{EVALUATION}--built-in"
 
 GATE = "smoke/gate.json"
-"""The smoke test's verdict. Like all file names here, it is relative to the run folder."""
+"""The smoke-test verdict. Like all file names here, it is relative to the run folder."""
 RESULTS = "results.csv"
 VARIANTS = "variants.csv"
 BUILT_IN = "evaluation/built-in.jsonl"
@@ -54,7 +54,7 @@ TokenGroups = Sequence[tuple[list[Path], Path]]
 
 
 def plan_inputs(run: PlannedRun) -> Inputs:
-    """Return the plan in the form of plan.json."""
+    """Return the plan as it is written to plan.json."""
     return {"plan": with_prompt_ids(run.settings, run.plan).as_dict()}
 
 
@@ -89,7 +89,7 @@ def data_inputs(run: PlannedRun) -> Inputs:
 
 
 def _neutral_values() -> dict[str, str]:
-    """Return, for each data key that is newer than some runs, the value that changes nothing."""
+    """Return the value that changes nothing for each data key newer than some runs."""
     values = {"data.blend": ""}
     for option in YOUNGER_OPTIONS:
         neutral = NEUTRAL_VALUES[option]
@@ -100,12 +100,12 @@ def _neutral_values() -> dict[str, str]:
 
 
 def smoke_inputs(run: PlannedRun) -> Inputs:
-    """Return the smoke test's part of the plan, and the checksums of the token files."""
+    """Return the plan for the smoke test, and the checksums of the token files."""
     return _training_inputs(run, SMOKE)
 
 
 def full_inputs(run: PlannedRun) -> Inputs:
-    """Return the training's part of the plan, and the checksums of the token files."""
+    """Return the plan for training, and the checksums of the token files."""
     return _training_inputs(run, FULL)
 
 
@@ -117,17 +117,17 @@ def _training_inputs(run: PlannedRun, training: str) -> Inputs:
 
 
 def analysis_inputs(run: PlannedRun) -> Inputs:
-    """Return the checksums of the outputs of both training runs."""
+    """Return checksums for the outputs of both training runs."""
     return {training: output_checksums(run, train_name(training)) for training in (SMOKE, FULL)}
 
 
 def evaluation_inputs(run: PlannedRun) -> Inputs:
-    """Return the outputs of the training run."""
+    """Return checksums for the outputs of the training run."""
     return {FULL: output_checksums(run, train_name(FULL))}
 
 
 def no_outputs(run: PlannedRun) -> Sequence[Path]:
-    """Return no file, because no later phase depends on a file of this phase."""
+    """Return no file, because no later phase depends on a file from this phase."""
     return ()
 
 
@@ -143,7 +143,7 @@ def token_outputs(run: PlannedRun) -> Sequence[Path]:
 
 
 def token_outputs_of(run: PlannedRun, groups: TokenGroups) -> Sequence[Path]:
-    """Return the outputs for these groups of text files, as `token_outputs` does for all groups."""
+    """Return the outputs for these text file groups, as `token_outputs` does for all groups."""
     paths = []
     for _, prefix in groups:
         files = TokenFiles(prefix)
@@ -159,33 +159,33 @@ def smoke_outputs(run: PlannedRun) -> Sequence[Path]:
 
 
 def analysis_outputs(run: PlannedRun) -> Sequence[Path]:
-    """Return the tables of the training runs and of the variants."""
+    """Return the tables about training runs and variants."""
     return [run.folder / RESULTS, run.folder / VARIANTS]
 
 
 def built_in_scores(run: PlannedRun) -> Sequence[Path]:
-    """Return the scores of the built-in set."""
+    """Return the file with scores on the built-in set."""
     return [run.folder / BUILT_IN]
 
 
 def all_scores(run: PlannedRun) -> Sequence[Path]:
-    """Return the scores of every program that has scored the weights."""
+    """Return the files with scores from every program that has scored the weights."""
     return sorted(run.folder.glob("evaluation/*.jsonl"))
 
 
 @dataclass(frozen=True)
 class StepWork:
-    """The inputs and outputs of a step, whose done marker records the inputs used."""
+    """Inputs and outputs for a step. Its done marker records the inputs used."""
 
     name: str
-    """Name of the done marker."""
+    """Name used for the done marker."""
     phase: str
     inputs: Callable[[PlannedRun], Inputs]
     outputs: Callable[[PlannedRun], Sequence[Path]]
     """Return the files that the marker records once they exist."""
 
     def of(self, run: PlannedRun) -> StepOfRun:
-        """Return this work as a step of one run, with its current inputs."""
+        """Return this work as a step in one run, with its current inputs."""
         return StepOfRun(
             run_folder=run.folder,
             name=self.name,
@@ -200,7 +200,7 @@ class StepWork:
         return step_status(run.folder, self.name)
 
     def fingerprint(self, run: PlannedRun) -> str:
-        """Return the hash of the version and the current inputs."""
+        """Return a hash over the version and the current inputs."""
         return self.of(run).fingerprint
 
 
@@ -234,7 +234,7 @@ PHASE_ENDS = (
 """The step that ends each phase. Its marker records that the whole phase is done."""
 
 WORKS = (TOKENIZING, *TRAININGS, MEASURING, *PHASE_ENDS)
-"""All work that writes a done marker, except the set-up steps that the site file defines."""
+"""All work that writes a done marker, except the set-up steps defined in the site file."""
 
 
 def phase_end_work(phase: str) -> StepWork:
@@ -244,7 +244,7 @@ def phase_end_work(phase: str) -> StepWork:
 
 
 def work_within(phase: str) -> list[StepWork]:
-    """Return the parts of a phase's work that have their own done markers."""
+    """Return those parts of a phase that have separate done markers."""
     return [work for work in WORKS if work.phase == phase and work not in PHASE_ENDS]
 
 
@@ -260,15 +260,15 @@ def train_step(run: PlannedRun, training: str) -> StepOfRun:
 
 
 def begin_again(settings: Settings, phase: str) -> str:
-    """Return a sentence for the end of an error message that says how to repeat a phase."""
+    """Return a sentence to end an error message with, which says how to repeat a phase."""
     return PhaseMessage.DO_PHASE_AGAIN.fill(phase=phase, run=settings.run.run)
 
 
 def refuse_changed_results(run: PlannedRun, phase: str) -> None:
-    """Raise `ChangedOutputError` if a finished training run's results have changed.
+    """Raise `ChangedOutputError` if results from a finished training run have changed.
 
-    Only the results that this phase reads are checked. Call this before moving the phase's record:
-    if it raises an error, the record is still in place. Weights are not checked here: they may be
+    Only the results that this phase reads are checked. Call this before moving the phase record: if
+    it raises an error, the record is still in place. Weights are not checked here: they may be
     deleted after an export, and `job_step.launch` compares them.
     """
     for training in (SMOKE, FULL):
@@ -277,7 +277,7 @@ def refuse_changed_results(run: PlannedRun, phase: str) -> None:
 
 
 def output_checksums(run: PlannedRun, step: str) -> Any:
-    """Return the checksums of an earlier step's outputs, or None if it is not done.
+    """Return checksums for the outputs of an earlier step, or None if it is not done.
 
     Manifests are left out, because they contain times and speeds, which change if the same text is
     tokenized again.

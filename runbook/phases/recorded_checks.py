@@ -1,4 +1,4 @@
-"""Shows and records a phase's checks, and stops the phase if one failed."""
+"""Shows and records checks in a phase, and stops the phase if one failed."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ def record_checks(session: Session, checks: Sequence[Check]) -> CheckTable:
 def describe_failure(check: Check) -> str:
     """Return a failed check with its rule and remedy.
 
-    `runbook run` prints only this text, not the table of checks above it.
+    `runbook run` prints only this text, not the checks table above it.
 
     >>> describe_failure(Check("disk", "fail", "1 GiB free", "2 GiB are needed", "Delete files."))
     'disk: 1 GiB free (rule: 2 GiB are needed; what to do: Delete files)'

@@ -1,6 +1,6 @@
-"""Dry-runs a run's training at full size on this machine.
+"""Dry-runs training at full size on this machine.
 
-The dry run shows what each stage really requires, next to the plan's figures.
+The dry run shows what each stage really requires, next to figures from the plan.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SECONDS_A_RANK = 1800
 MOST_RANKS_A_PROCESS = 8
 """Maximum number of ranks per process.
 
-The imports of each process keep a core busy for six seconds. Progress is reported when a process
+The imports in each process keep a core busy for six seconds. Progress is reported when a process
 ends.
 """
 _OWN = {"framework": "runbook", "offload": "false"}
@@ -62,9 +62,9 @@ _DEEPSPEED = (
 )
 _FUSED = "fused kernels: a function that torch compiles is counted as one kernel"
 Counting = Callable[[Plan, str, Sequence[int]], Iterator[Any]]
-"""A function that runs the dry run of these ranks for a phase of a plan.
+"""A function used to dry-run these ranks for a phase in a plan.
 
-It yields the JSON of `python -m runbook.training.rehearsal` for each rank.
+It yields the JSON that `python -m runbook.training.rehearsal` prints for each rank.
 """
 
 
@@ -74,7 +74,7 @@ class CannotRehearseError(RunbookError):
 
 @dataclass(frozen=True)
 class Stage(RehearsedRank):
-    """A rank of the job, with the counts of its dry run and the plan for its stage."""
+    """A rank in the job, with counts from its dry run and the plan for its stage."""
 
     planned_bytes: int
     planned_flops: int
@@ -82,7 +82,7 @@ class Stage(RehearsedRank):
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """The dry run of all stages of one phase."""
+    """A dry run over all stages in one phase."""
 
     COMPUTED: ClassVar = ("fits", "findings")
 
@@ -91,20 +91,20 @@ class Rehearsal:
     engine: str
     device: str
     limit_bytes: int
-    """Memory of one device that a plan may use; 0 if unknown."""
+    """Memory on one device that a plan may use; 0 if unknown."""
     microbatches: int
-    """Number of micro-batches in a whole step."""
+    """How many micro-batches a whole step has."""
     changed: tuple[str, ...]
-    """Settings that were changed so that the dry run can use our own trainer."""
+    """Settings changed to let the dry run use our own trainer."""
     not_rehearsed: tuple[str, ...]
     stages: tuple[Stage, ...]
     replay: Replay | None
     replay_basis: str
-    """The basis of the times in `replay`, or the reason why there are no times."""
+    """What the times in `replay` are based on, or the reason why there are no times."""
 
     @property
     def fits(self) -> bool:
-        """Whether every stage fits the memory of its device."""
+        """Whether every stage fits into device memory."""
         return not self.misfits
 
     @property
@@ -149,7 +149,7 @@ class Rehearsal:
         return findings
 
     def tables(self) -> Iterator[Table]:
-        """The tables of each stage's memory, work and communication."""
+        """Tables with memory, work and communication for each stage."""
         yield self._memory_table()
         yield Table(
             [_work_row(stage) for stage in self.stages],
@@ -164,7 +164,7 @@ class Rehearsal:
         yield self._messages_table()
 
     def _memory_table(self) -> Table:
-        """The memory of each stage by component, and what the dry run left out."""
+        """Memory for each stage by component, and what the dry run left out."""
         notes = [f"Set for the rehearsal: {change}" for change in self.changed]
         notes.append(
             f"{self.stages[0].microbatches} of {self.microbatches} micro-batches were run; each "
@@ -177,7 +177,7 @@ class Rehearsal:
         )
 
     def _messages_table(self) -> Table:
-        """The collectives and sends of the first and the last stage."""
+        """Collectives and sends in the first and the last stage."""
         ends = [self.stages[0]]
         if len(self.stages) > 1:
             ends.append(self.stages[-1])
@@ -235,7 +235,7 @@ class Rehearsal:
 
 
 def _memory_row(stage: Stage) -> Row:
-    """Return a stage's row for the table of memory."""
+    """Return the row for a stage in the memory table."""
     row = {
         "stage": stage.stage,
         "rank": stage.rank,
@@ -250,7 +250,7 @@ def _memory_row(stage: Stage) -> Row:
 
 
 def _work_row(stage: Stage) -> Row:
-    """Return a stage's row for the table of the work in a step."""
+    """Return the row for a stage in the table about work per step."""
     return {
         "stage": stage.stage,
         "rank": stage.rank,
@@ -271,7 +271,7 @@ def has_trainer() -> bool:
 
 
 def usable_bytes(site: Site) -> int:
-    """Return the memory of one device that a plan may use.
+    """Return how much memory a plan may use on one device.
 
     The result is 0 if the memory is unknown, and for a CPU, because its memory is shared.
     """
@@ -289,7 +289,7 @@ def rehearse_run(
     say: Any = None,
     count: Counting | None = None,
 ) -> Rehearsal:
-    """Do a dry run of the distinct ranks of a phase.
+    """Dry-run the distinct ranks in a phase.
 
     `say` is called for each rank that runs here. If `count` is given, it does the counting, for
     example in a job.
@@ -332,7 +332,7 @@ def rehearse_run(
 
 
 def _planned_stage(plan: Plan, phase: str, counted: Any) -> Stage:
-    """Return the counts of a rank's dry run, together with the plan for its stage."""
+    """Return the counts from the dry run for a rank, together with the plan for its stage."""
     stage = counted["stage"]
     planned = {
         "planned_bytes": plan.memory[phase].least_by_stage[stage],
@@ -357,9 +357,10 @@ def _replayed(
     phase: str,
     stages: Sequence[Stage],
 ) -> tuple[Replay | None, str]:
-    """Replay a step on the schedule of all stages.
+    """Replay a step on the schedule for all stages.
 
-    Return the replay with the basis of its times, or None with the reason why there is no replay.
+    Return the replay and what its times are based on, or None and the reason why there is no
+    replay.
     """
     phase_plan = plan.phases[phase]
     parallel = phase_plan.parallel
@@ -394,7 +395,7 @@ def _replayed(
 
 
 def _seconds_of_a_send(stage: Stage, phase_plan: PhasePlan, model: StepModel) -> float:
-    """Return the mean time of a point-to-point send of this stage, or 0 if the stage sends nothing."""
+    """Return the mean time for a point-to-point send from this stage, or 0 if it sends nothing."""
     sends = [kind for kind in stage.collectives if kind.op == "send"]
     num_sends = sum(kind.count for kind in sends)
     if num_sends == 0:
@@ -415,7 +416,7 @@ def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[s
     if training.framework != "runbook":
         needed |= _OWN
     if settings.site.hardware.device != "cpu":
-        # Triton's kernels run only on a GPU, so megatron-core's own layers are counted and planned
+        # Triton kernels run only on a GPU, so layers from megatron-core are counted and planned
         # instead.
         needed["kernels"] = "plain"
 
@@ -430,7 +431,7 @@ def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[s
 
 
 def distinct_ranks(spec: PhasePlan) -> list[int]:
-    """Return the first rank of each pipeline stage and, if there are replicas, the job's last rank.
+    """Return the first rank in each pipeline stage and, if there are replicas, the last rank.
 
     No other rank needs more memory.
     """
@@ -440,13 +441,13 @@ def distinct_ranks(spec: PhasePlan) -> list[int]:
 
 
 def first_ranks(spec: PhasePlan) -> list[int]:
-    """Return the first rank of each pipeline stage."""
+    """Return the first rank in each pipeline stage."""
     stages = spec.parallel.pipeline
     return [stage * spec.parallel.world_size // stages for stage in range(stages)]
 
 
 def planned_flops(phase_plan: PhasePlan, stage: int) -> int:
-    """Return the planned FLOPs of one rank of this stage in a step, including recomputation."""
+    """Return the FLOPs planned for one rank in this stage per step, including recomputation."""
     parallel = phase_plan.parallel
     num_layers = parallel.stage_layers(phase_plan.model.shape.layers)[stage]
     stage_shape = replace(phase_plan.model.shape, layers=num_layers)
@@ -454,7 +455,7 @@ def planned_flops(phase_plan: PhasePlan, stage: int) -> int:
     layer_flops = replace(stage_shape, padded_vocabulary=0).flops_per_sequence()
     head_flops = stage_shape.flops_per_sequence() - layer_flops
     if phase_plan.recompute == "full":
-        # A forward pass is a third of the layers' FLOPs.
+        # A forward pass is a third of the FLOPs in the layers.
         recomputed = phase_plan.tuning.recomputed(num_layers // parallel.virtual_pipeline)
         flops_per_sequence = layer_flops * (1 + recomputed / 3)
     else:
@@ -472,7 +473,7 @@ def _count_here(
     ranks: Sequence[int],
     say: Any,
 ) -> Iterator[Any]:
-    """Do the dry run of the ranks in groups, with a process for each group.
+    """Dry-run the ranks in groups, with a process for each group.
 
     As many processes run at once as there are cores.
     """
@@ -500,7 +501,7 @@ def _count_here(
 
 
 def _rehearse_ranks(plan: Path, phase: str, ranks: Sequence[int]) -> list[Any]:
-    """Do the dry run of some ranks in a separate process, and return the counts of each."""
+    """Dry-run some ranks in a separate process, and return the counts for each."""
     rank_list = ",".join(map(str, ranks))
     argv = [
         *(sys.executable, "-m", "runbook.training.rehearsal", str(plan)),
@@ -516,7 +517,7 @@ def _rehearse_ranks(plan: Path, phase: str, ranks: Sequence[int]) -> list[Any]:
     )
     if not ended.exit_code:
         return [json.loads(line) for line in ended.out.splitlines()]
-    # Leave out torch's long lists, which would hide the error.
+    # Leave out long lists from torch, which would hide the error.
     lines = [line for line in ended.err.splitlines() if "registered at" not in line]
     errors = "\n".join(lines)
     # The system or a user killed the process, usually because this machine has too little memory.

@@ -1,4 +1,4 @@
-"""The jobs of a run as text, and the folder that `runbook render` writes."""
+"""Renders the jobs in a run as text, and writes the folder for `runbook render`."""
 
 import sys
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from runbook.runs.run_files import write_plan_file
 
 
 def render_jobs(settings: Settings, plan: Plan) -> dict[str, RenderedJob]:
-    """Return the job of each training phase as it would be submitted."""
+    """Return the job for each training phase as it would be submitted."""
     rendered: dict[str, RenderedJob] = {}
     for phase in plan.phases:
         rendered[phase] = render_job(settings, plan, phase, python=sys.executable)
@@ -36,7 +36,7 @@ def render_all(
     *,
     placeholders: bool = False,
 ) -> list[Path]:
-    """Write all files of the run's jobs into `out`, ready to be submitted. Return their paths.
+    """Write all job files into `out`, ready to be submitted. Return their paths.
 
     `out` has the layout of a run folder. A missing required value is an error, unless
     `placeholders` replaces it with a placeholder. A folder from which a job was already submitted
@@ -66,7 +66,7 @@ def render_all(
         for name, content in preparation_files(settings).items():
             write_text(preparation / name, content)
 
-    # The folder may also contain files of the user, which are not listed.
+    # The folder may also contain files from the user, which are not listed.
     job_folders = [folder.path for folder in folders.values()]
     written = [out / "plan.json", out / "run.yaml"]
     for written_folder in (*job_folders, out / SETUP_FOLDER):

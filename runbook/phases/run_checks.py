@@ -1,4 +1,4 @@
-"""All rules for a run's plan, for `runbook check`."""
+"""Checks the plan for a run against all rules (`runbook check`)."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ from runbook.tokens.sources.documents import is_blank
 
 
 def run_checks(run: str, set_words: Sequence[str]) -> tuple[str, list[Check]]:
-    """Return the name of a run and every rule against which its plan was checked.
+    """Return the run name and every rule that the plan was checked against.
 
     Values that other YAML readers would interpret differently are also listed.
     """
     settings, plan = load_plan(run, set_words)
     file = find_run_file(named_run(run).run)
-    # papermill -f would read these values of the run file differently. Our own reader, which every
+    # papermill -f would read these values in the run file differently. Our own reader, which every
     # command uses, reads them as intended.
     rule = PhaseMessage.SAME_IN_BOTH_YAML.fill()
     yaml_checks = []
@@ -56,8 +56,8 @@ def folder_checks(settings: Settings) -> list[Check]:
     """Return a check for each text that the user provides: can this machine read its files?
 
     A text that cannot be read breaks a run on this machine. For a run on a cluster it is only a
-    warning, because this machine may not see the cluster's folders. Once 02-data has made the token
-    files, the text is no longer needed.
+    warning, because this machine may not see folders on the cluster. Once 02-data has made the
+    token files, the text is no longer needed.
     """
     is_tokenized = read_mark(runs_folder(settings.project) / settings.name, TOKENIZE) is not None
     must_be_here = settings.site.scheduler == "local" and not is_tokenized
@@ -81,7 +81,7 @@ def folder_checks(settings: Settings) -> list[Check]:
         except DataError as error:
             problem = str(error)
 
-        # 02-data downloads the missing files of other kinds of text.
+        # 02-data downloads missing files for other kinds of text.
         is_downloaded = text.dataset.kind in ("download", TOKENIZED)
         verdict = "pass"
         if problem:
@@ -98,7 +98,7 @@ def _are_blank(files: Sequence[Path]) -> bool:
 
 
 def _files_of(settings: Settings, text: TextShare) -> list[Path]:
-    """Return the files of a text, or the prefixes of its token files."""
+    """Return the files with a text, or the prefixes for its token files."""
     if text.dataset.kind != TOKENIZED:
         return input_files(settings, text)
     home = text_home(settings, text)
@@ -106,7 +106,7 @@ def _files_of(settings: Settings, text: TextShare) -> list[Path]:
 
 
 def check_text(name: str, checks: Sequence[Check]) -> str:
-    """Return the checks of a run as a table, and the number that need attention."""
+    """Return the checks for a run as a table, and how many need attention."""
     counts = Counter(check.verdict for check in checks)
     open_parts = []
     if counts["warn"]:

@@ -1,4 +1,4 @@
-"""The plan of a run before it starts, and its text for `runbook plan`."""
+"""Plans a run before it starts, and renders the text for `runbook plan`."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -16,7 +16,7 @@ from runbook.runs.run_names import named_run
 
 
 def load_named(word: str, set_words: Sequence[str]) -> Settings:
-    """Return the settings of a run, a variant, or a folder made by `--as`.
+    """Return the settings for a run, a variant, or a folder made by `--as`.
 
     Such a folder has a name like `local--quick`. The values that the user set for it apply again.
     """
@@ -35,10 +35,10 @@ def load_plan(
     measured: bool = False,
     core_flops: float = 0.0,
 ) -> tuple[Settings, Plan]:
-    """Return a run's settings and plan, without creating a folder.
+    """Return settings and plan for a run. No folder is created.
 
     With `measured`, the step times are corrected by smoke tests on this machine; with `core_flops`,
-    by a core's measured FLOP/s.
+    by the FLOP/s measured on a core.
     """
     settings = load_named(run, set_words)
     calibrations = None
@@ -74,7 +74,7 @@ def _changed_keys_tables(settings: Settings) -> list[Table]:
 
 
 def _other_layouts_table(settings: Settings) -> Table:
-    """Return the memory and time of other layouts of the same run."""
+    """Return memory and time for other layouts of the same run."""
     calibrations = this_machine.known_calibrations(settings, runs_folder(settings.project))
     measured_machine = this_machine.measure_machine(settings.site)
     return what_if_table(what_if(settings, measured_machine, calibrations), settings.site.currency)

@@ -1,4 +1,4 @@
-"""Writes the report of a run: its pages, its summary card and its tables."""
+"""Writes the report on a run: pages, summary card and tables."""
 
 import time
 from collections.abc import Sequence
@@ -29,10 +29,10 @@ from runbook.runs.bad_nodes import FILE_NAME, read_bad_nodes
 
 
 def write_report(folder: Path, *, manifest: bool = False) -> Path:
-    """Write the run's index.html and report.html, and the index.html of all runs.
+    """Write index.html and report.html for the run, and index.html for all runs.
 
     Set `manifest` at the end of a phase, so that its output files are recorded too. Otherwise only
-    the pages of the report are recorded.
+    the report pages are recorded.
     """
     page = write_front_page(folder, read_front_page(folder))
     write_runs_index(folder.parent)
@@ -42,7 +42,7 @@ def write_report(folder: Path, *, manifest: bool = False) -> Path:
 
 
 def write_checked_report(folder: Path) -> Path:
-    """Rewrite the report of a run from its files.
+    """Rewrite the report on a run from its files.
 
     The report names the files that have changed since they were recorded. Call this only between
     phases: while a phase ends, its own files are newer than the manifest.
@@ -54,14 +54,14 @@ def write_checked_report(folder: Path) -> Path:
 
 
 def changed_files(folder: Path) -> list[str]:
-    """Return a line for each file of a report that has changed or been lost since it was recorded."""
+    """Return a line for each report file that has changed or been lost since it was recorded."""
     return [f"{finding.kind}: {finding.file}" for finding in changed_records(folder)]
 
 
 def file_notebook(notebook: Path, folder: Path) -> str:
-    """Add a notebook that the user executed to the records of its run.
+    """Add a notebook that the user executed to the records for its run.
 
-    A notebook of another run is refused.
+    A notebook from another run is refused.
     """
     from runbook.records.engine.execute import file_finished_notebook
 
@@ -92,10 +92,10 @@ def read_front_page(folder: Path) -> FrontPage:
 
 
 def _rates(folder: Path, phase: str) -> Rates:
-    """Return a device's price and power.
+    """Return price and power for a device.
 
-    They are unknown if the run's dataset, model or site has left params/. The report of an old run
-    is then written without its cost.
+    They are unknown if the dataset, model or site has left params/. The report on an old run is
+    then written without its cost.
     """
     try:
         settings = params.load(str(folder / "run.yaml"))
@@ -105,7 +105,7 @@ def _rates(folder: Path, phase: str) -> Rates:
 
 
 def _bad_node_facts(folder: Path) -> list[tuple[str, str]]:
-    """Return the facts about the site's bad nodes for the report; empty if none is known."""
+    """Return facts about bad nodes on the site for the report; empty if none is known."""
     site = str(run_files.recorded_value(folder, "site"))
     entries = read_bad_nodes(folder.parent / site / FILE_NAME, time.time())
     if not entries:
@@ -114,13 +114,13 @@ def _bad_node_facts(folder: Path) -> list[tuple[str, str]]:
 
 
 FORECASTS_OF_ALL_RUNS = "Forecasts of all runs"
-"""Title of the entry in a report about the forecasts of all runs."""
+"""Title for the report entry about forecasts in all runs."""
 MOST_MISSES = 3
 """Maximum number of missed forecasts that a report lists. forecasts.jsonl has all of them."""
 
 
 def _forecast_facts(runs: Path) -> list[tuple[str, str]]:
-    """Return how well the project's forecasts are calibrated, and the newest misses.
+    """Return how well forecasts in the project are calibrated, and the newest misses.
 
     Return an empty list if no forecast was scored.
     """
@@ -233,7 +233,7 @@ def _end_of(run: RunState, phase: str) -> str:
 
 
 def _verdict_of(run: RunState, phases: Sequence[str]) -> str:
-    """Return the verdict of these phases of a run, and their names if they are not all phases."""
+    """Return the verdict on these phases, and their names if they are not all phases."""
     states = [state for state in run.phases if state.phase in phases]
     if len(states) == len(run.phases):
         return run.verdict
@@ -242,7 +242,7 @@ def _verdict_of(run: RunState, phases: Sequence[str]) -> str:
 
 
 def write_tables(folder: Path, out: Path) -> list[Path]:
-    """Write a run's results and steps as tables.
+    """Write results and steps as tables.
 
     CSV and Parquet are for computing with, Markdown and LaTeX for pasting into a document.
     """

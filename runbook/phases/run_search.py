@@ -1,4 +1,4 @@
-"""Searches for a training run's best layouts, for `runbook plan --search`."""
+"""Searches for the best training layouts (`runbook plan --search`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from runbook.planning.schedule import duration
 
 @dataclass(frozen=True)
 class RunSearch:
-    """Every layout of a run's training that fits its nodes, best first.
+    """Every training layout that fits the nodes, best first.
 
     The result also contains the best layouts on increasing numbers of nodes.
     """
@@ -81,7 +81,7 @@ class RunSearch:
 
 
 def search_run(run: str, set_words: Sequence[str]) -> RunSearch:
-    """Search the layouts of a run's training."""
+    """Search the layouts for training a run."""
     settings = load_named(run, set_words)
     choice = full_choice(settings)
     tokens = float(duration(choice).tokens)

@@ -1,4 +1,4 @@
-"""`runbook run`: executes and records the notebooks of all phases that are not done."""
+"""`runbook run`: executes and records the notebooks for all phases that are not done."""
 
 import contextlib
 import logging
@@ -46,7 +46,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class RunRequest:
-    """The options of a call to `runbook run`."""
+    """Options given to `runbook run`."""
 
     run: str
     set_words: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class RunRequest:
         return PHASES[first : last + 1]
 
     def words(self) -> list[str]:
-        """The overrides in the form of the notebooks' `overrides` parameter."""
+        """The overrides, as the `overrides` parameter in notebooks expects them."""
         if not self.name:
             return [*self.set_words]
         return [*self.set_words, f"as={self.name}"]
@@ -147,7 +147,7 @@ def _run_to_first_failure(
 ) -> Outcome:
     """Execute the phases in order.
 
-    Return the outcome of the first failure, or of the last phase.
+    Return the outcome for the first failed phase, or for the last phase.
     """
     for phase in request.phases():
         outcome = run_phase(
@@ -196,7 +196,7 @@ def run_phase(
 
 @contextmanager
 def repeat_output(phase: str, verbose: bool, say: Say) -> Iterator[None]:
-    """Repeat a notebook's output on the terminal: everything, or only progress lines.
+    """Repeat notebook output on the terminal: everything, or only progress lines.
 
     The record contains everything.
     """
@@ -268,7 +268,7 @@ def forget(
 ) -> None:
     """Let a phase run again.
 
-    Remove the phase's markers, and move its outputs and an older run.yaml into the history.
+    Remove the markers for a phase, and move its outputs and an older run.yaml into the history.
     """
     refuse_while_a_job_runs(folder, get_scheduler(settings.site))
     changed = run_files.changed_values(folder, settings)
@@ -297,7 +297,7 @@ def forget(
 
 
 def expand_variants(run: str, all_variants: bool) -> list[str]:
-    """Return the run itself, or the name of each of its variants."""
+    """Return the run itself, or the names of its variants."""
     if not all_variants:
         return [run]
     names = params.variant_names(run)
@@ -307,13 +307,13 @@ def expand_variants(run: str, all_variants: bool) -> list[str]:
 
 
 _PART = re.compile(r"\..+\.(\d{1,9})\.part")
-"""Names of the temporary files of `core.files`; the number is the writer's process id."""
+"""Names of temporary files made by `core.files`; the number is the process id of the writer."""
 _ELSEWHERE = frozenset({"checkpoints", "data", "tensorboard", "trackers", "history"})
-"""Folders that are left out here, because the trainer or the tokenizer cleans them up itself."""
+"""Folders left out here, because the trainer or the tokenizer cleans them up itself."""
 
 
 def remove_leftovers(folder: Path) -> list[str]:
-    """Remove temporary files of processes that have ended, and return their names.
+    """Remove temporary files left by processes that have ended, and return their names.
 
     The caller must hold the lock on the run.
     """

@@ -1,4 +1,4 @@
-"""Seals a training run's forecasts before its first step, and scores them after its last step."""
+"""Seals forecasts for training before the first step, and scores them after the last step."""
 
 import math
 from collections.abc import Sequence
@@ -46,26 +46,26 @@ CALIBRATED_WIDTH = math.log(1.3)
 PLAIN_WIDTH = math.log(2.0)
 """Half-width for step time and total time if no smoke test corrected the plan.
 
-The plan's uncorrected step times are within a factor of 2 of published times (docs/plan.md).
+Uncorrected step times in the plan are within a factor of 2 of published times (docs/plan.md).
 """
 MEMORY_WIDTH = math.log(1.25)
 """Half-width for memory.
 
-The plan covers only the steps, but a process's peak includes saves and evaluations.
+The plan covers only the steps, but the peak in a process includes saves and evaluations.
 """
 
 COST = "cost"
 MONEY = "cost in money"
 USEFUL_TIME = "useful time"
 START_SECONDS = 120.0
-"""Time for two starts of the trainer with their saves; the second start follows a planned stop.
+"""Time to start the trainer twice and save each time; the second start follows a planned stop.
 
 Each start takes 20 s on two idle cores.
 """
 
 
 def seal_forecasts(run: PlannedRun) -> None:
-    """Write the forecasts of the training run once, with the time and a checksum.
+    """Write the forecasts for training once, with the time and a checksum.
 
     A training run that starts again with different values gets a new seal, and the old seal moves
     to the history. Raise `RecordError` if a sealed forecast has changed.
@@ -98,7 +98,7 @@ def has_steps(metrics: Path) -> bool:
 
 
 def make_forecasts(run: PlannedRun) -> list[Forecast]:
-    """Return the forecasts of the training run.
+    """Return the forecasts for training.
 
     They predict the loss, step time, memory, total time and cost, if the plan contains these.
     """
@@ -139,14 +139,14 @@ def make_forecasts(run: PlannedRun) -> list[Forecast]:
 
 
 def _useful_time_forecast(plan: Plan) -> list[Forecast]:
-    """Return the forecast of the share of useful time, which 05-analysis measures.
+    """Return the forecast for the share of useful time, which 05-analysis measures.
 
     Return an empty list if no failure rate is known.
     """
     expectation = useful_time(plan)
     if expectation is None or not expectation.median:
         return []
-    # 05-analysis counts only the time of the nodes that train. Spare nodes are only part of the
+    # 05-analysis counts only time on nodes that train. Spare nodes are only part of the
     # cost.
     percent = 100 * expectation.of_training_nodes / expectation.median
     value = percent * expectation.median
@@ -166,7 +166,7 @@ def _useful_time_forecast(plan: Plan) -> list[Forecast]:
 
 
 def _planned_numbers(plan: Plan, rates: Rates) -> list[tuple[str, str, float]]:
-    """Return quantity, unit and value of everything that the plan predicts for the training."""
+    """Return quantity, unit and value for everything that the plan predicts for training."""
     time = plan.time[FULL]
     memory = planned_numbers(plan, FULL)[quantities.PROCESS_MEMORY]
     hours = time.device_hours * rates.held_devices if time.device_hours else None
@@ -187,7 +187,7 @@ def _planned_numbers(plan: Plan, rates: Rates) -> list[tuple[str, str, float]]:
 
 
 def _start_allowance(plan: Plan, quantity: str, rates: Rates) -> float:
-    """Return the allowance for start-ups and saves, in the quantity's unit.
+    """Return the allowance for start-ups and saves, in the unit of the quantity.
 
     The plan does not include them.
     """
@@ -203,7 +203,7 @@ def _start_allowance(plan: Plan, quantity: str, rates: Rates) -> float:
 
 
 def _width(plan: Plan, quantity: str, scores: Sequence[ForecastScore]) -> tuple[float, str]:
-    """Return the half-width of an interval, as a logarithm, and the source of the forecast."""
+    """Return the half-width of an interval, as a logarithm, and where the forecast comes from."""
     earlier_width = own_half_width(scores, quantity)
     if earlier_width is not None:
         return earlier_width, (
@@ -243,7 +243,7 @@ def score_forecasts(run: PlannedRun, session: Session) -> View:
 
 
 def actual_numbers(settings: Settings, results: TrainingResults) -> dict[str, float]:
-    """Return the actual value of each quantity, in the unit of its forecast."""
+    """Return the actual value for each quantity, in the unit of its forecast."""
     summary = results.summary
     numbers: dict[str, float | None] = {"step time": summary.seconds_per_iteration}
     if results.validation and results.validation[-1].iteration == summary.last_iteration:
@@ -271,7 +271,7 @@ def actual_numbers(settings: Settings, results: TrainingResults) -> dict[str, fl
 
 
 def all_scores_table(runs: Path) -> Table | None:
-    """Return the scores of all runs, misses first, or None if there are no scores."""
+    """Return the scores from all runs, misses first, or None if there are no scores."""
     scores = read_scores_of_all(runs)
     if not scores:
         return None

@@ -1,4 +1,4 @@
-"""A step of a phase: a cell of its notebook, with its input values and its work.
+"""Steps in a phase. A step is a notebook cell, with its input values and its work.
 
 A phase lists its steps in order. The phase notebook calls the steps, and a resumed run looks up
 which of them are done.
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 class PhaseStep(Generic[Result]):
-    """A step of a phase. Its function receives only the values that it declares."""
+    """A step in a phase. Its function receives only the values that it declares."""
 
     def __init__(
         self,
@@ -28,9 +28,9 @@ class PhaseStep(Generic[Result]):
         work: StepWork | None,
     ) -> None:
         self.takes = takes
-        """Selects the arguments of `run` from the phase that is open in the notebook."""
+        """Used to select the arguments for `run` from the phase that is open in the notebook."""
         self.run = run
-        """The function that performs the step, called with the selected arguments.
+        """Function called to perform the step, with the selected arguments.
 
         Tests call it without a notebook.
         """
@@ -39,8 +39,7 @@ class PhaseStep(Generic[Result]):
         # Give the step the function name and docstring, so that `phase.STEP?` in JupyterLab shows
         # them.
         update_wrapper(self, run)
-        # JupyterLab then shows a signature with the open phase as argument and with the result of
-        # `run`.
+        # JupyterLab then shows a signature with the open phase as argument and the result of `run`.
         del self.__dict__["__wrapped__"]
         returns = signature(run).return_annotation
         self.__signature__ = signature(self).replace(return_annotation=returns)
@@ -67,5 +66,5 @@ def plan_only(open_phase: OpenPhase) -> tuple[Plan]:
 
 
 def run_only(open_phase: OpenPhase) -> tuple[PlannedRun]:
-    """Select the parameters, the plan and the folder of the run."""
+    """Select the parameters, the plan and the run folder."""
     return (open_phase.run,)

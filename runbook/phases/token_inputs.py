@@ -1,4 +1,4 @@
-"""The text of a run, and its token files, whether created here or elsewhere."""
+"""The text that a run trains on, and its token files, whether created here or elsewhere."""
 
 import json
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from runbook.tokens.sources.input_files import MOST_SAMPLED, whole_files
 
 
 def tokenize_options(settings: Settings) -> TokenizeOptions:
-    """Return the options for tokenizing the run's text."""
+    """Return the options used to tokenize the text."""
     data = settings.run.data
     return TokenizeOptions(
         tokenizer=settings.tokenizer,
@@ -40,9 +40,9 @@ def tokenize_options(settings: Settings) -> TokenizeOptions:
 
 
 def text_home(settings: Settings, text: TextShare) -> Path:
-    """Return the folder of a text's files.
+    """Return the folder with the files for a text.
 
-    If an earlier version downloaded the text into the project's own folder, that copy is used and
+    If an earlier version downloaded the text into the project folder, that copy is used and
     the text is not downloaded again.
     """
     dataset = text.dataset
@@ -57,7 +57,7 @@ def text_home(settings: Settings, text: TextShare) -> Path:
 
 
 def input_files(settings: Settings, text: TextShare | None = None) -> list[Path]:
-    """Return the files of one of the run's texts, or of data.folder if it is set.
+    """Return the files for one of the texts, or those in data.folder if it is set.
 
     If no text is given, use the first one. data.folder may replace the shipped corpus with any
     text, so its files may have any name.
@@ -81,7 +81,7 @@ def input_files(settings: Settings, text: TextShare | None = None) -> list[Path]
 
 
 def token_groups(settings: Settings, data: DataPlan, folder: Path) -> list[tuple[list[Path], Path]]:
-    """Return (input files, prefix) of each pair of token files.
+    """Return (input files, prefix) for each pair of token files.
 
     Each text has one pair, or one per file if whole files are held out.
     """
@@ -128,7 +128,7 @@ def _groups_of(
 
 
 def text_identity(settings: Settings, folder: Path) -> list[Any]:
-    """Return name, size, date and a sample of each text file without a checksum in the catalogue.
+    """Return name, size, date and a sample for each text file without a checksum in the catalogue.
 
     A different text gives different tokens. If the text was deleted after it was tokenized, these
     facts are taken from the manifests of the token files in the run folder.
@@ -149,12 +149,12 @@ def text_identity(settings: Settings, folder: Path) -> list[Any]:
 
 
 def _is_unvouched(text: TextShare) -> bool:
-    """Return whether the catalogue lacks checksums for the files of this text."""
+    """Return whether the catalogue lacks checksums for this text."""
     return text.dataset.kind != "mock" and bool(text.folder or not text.dataset.files)
 
 
 def _files_now(settings: Settings, texts: Sequence[TextShare]) -> list[tuple[Any, ...]]:
-    """Return (path, size, date, sample) of each text file. Raise `DataError` if one is missing."""
+    """Return (path, size, date, sample) for each text file. Raise `DataError` if one is missing."""
     paths: list[Path] = []
     for text in texts:
         paths += input_files(settings, text)
@@ -165,7 +165,7 @@ def _files_now(settings: Settings, texts: Sequence[TextShare]) -> list[tuple[Any
 
 
 def _files_in_manifests(folder: Path) -> list[tuple[Any, ...]]:
-    """Return (path, size, date, sample) of each text file listed in the run's manifests."""
+    """Return (path, size, date, sample) for each text file listed in the manifests."""
     files = []
     for path in (folder / "data").glob("*.manifest.json"):
         for file in json.loads(path.read_text())["inputs"]:
@@ -175,7 +175,7 @@ def _files_in_manifests(folder: Path) -> list[tuple[Any, ...]]:
 
 
 def ready_pairs(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
-    """Return the prefixes where the plan expects token files that were created elsewhere."""
+    """Return the prefixes where the plan expects token files created elsewhere."""
     prefixes = []
     for text in settings.texts:
         if text.dataset.kind == TOKENIZED:
@@ -205,7 +205,7 @@ def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[
 
 
 def linked_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
-    """Return the links in the run folder to token files that were created elsewhere."""
+    """Return the links in the run folder to token files created elsewhere."""
     links: list[Path] = []
     for text in settings.texts:
         for prefix in _linked_prefixes(text, data):
@@ -216,7 +216,7 @@ def linked_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[Path
 
 
 def _linked_prefixes(text: TextShare, data: DataPlan) -> list[str]:
-    """Return the planned prefixes of a ready-made text that are links in the run folder.
+    """Return the prefixes planned for a ready-made text that are links in the run folder.
 
     A site with its own data folder needs no links, because the files are already there.
     """

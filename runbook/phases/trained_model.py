@@ -1,4 +1,4 @@
-"""Uses a run's checkpoint in a separate process.
+"""Uses a checkpoint in a separate process.
 
 It samples text, and exports and imports Hugging Face folders.
 """
@@ -37,7 +37,7 @@ LIMIT_SECONDS = 24 * 3600.0
 
 @dataclass(frozen=True)
 class Sample:
-    """A prompt and the model's continuation."""
+    """A prompt, and how the model continued it."""
 
     iteration: int
     prompt: str
@@ -55,8 +55,8 @@ def sample_texts(
 ) -> list[Sample]:
     """Continue prompts from the newest complete checkpoint.
 
-    An empty prompt means the run's own prompt, or else the start of a new document. `options` has
-    `tokens`, `temperature` (0 selects the most likely token each time), `top_p`, `cache` and
+    An empty prompt means the prompt set in the run, or else the start of a new document. `options`
+    has `tokens`, `temperature` (0 selects the most likely token each time), `top_p`, `cache` and
     `iteration`.
     """
     phases = read_plan_file(folder).phases
@@ -94,7 +94,7 @@ def sample_texts(
 
 @dataclass(frozen=True)
 class Exported:
-    """The result of an export to a Hugging Face folder."""
+    """What an export to a Hugging Face folder returned."""
 
     iteration: int
     architecture: str
@@ -112,7 +112,7 @@ def export_weights(
     """Write a checkpoint as a Hugging Face folder, which appears only once it is complete.
 
     `iteration` selects the checkpoint; 0 means the newest. `out` must be a new path or an empty
-    folder. `options` are fields of the trainer's `OfflineRequest`, such as `shard_bytes`.
+    folder. `options` are fields of `OfflineRequest` in the trainer, such as `shard_bytes`.
     """
     part = out.absolute().with_name(f"{out.absolute().name}.part")
     out = out.absolute()
@@ -146,7 +146,7 @@ def export_weights(
 
 
 def _write_tokenizer(name: str, spec: PhasePlan, out: Path) -> None:
-    """Write the tokenizer in the format of `transformers`, including the tokens that end a text."""
+    """Write the tokenizer for `transformers`, including the tokens that end a text."""
     for file, content in tokenizer_files(name).items():
         (out / file).write_bytes(content)
     end = spec.sampling.end_of_document
@@ -175,7 +175,7 @@ def _model_card(
     spec: PhasePlan,
     exported: Exported,
 ) -> str:
-    """Return the text of README.md with facts from the run's records.
+    """Return the text for README.md, with facts from the records.
 
     Facts that only the owner knows are left blank.
     """
@@ -213,7 +213,7 @@ def _model_card(
 
 
 def _training_loss_text(metrics: Path, last: int) -> str:
-    """Return the losses of the first and of the exported iteration."""
+    """Return the losses at the first and at the exported iteration."""
     if not last or not metrics.exists():
         return PhaseMessage.NOT_RECORDED.fill()
     losses = []
@@ -236,7 +236,7 @@ def _validation_loss_text(validation: Path, last: int) -> str:
 
 
 def import_weights(folder: Path, source: Path, phase: str = FULL) -> str:
-    """Start the run from the weights of a Hugging Face model or a Megatron-LM checkpoint.
+    """Start the run from weights in a Hugging Face model or a Megatron-LM checkpoint.
 
     Return the path to the new checkpoint.
     """
@@ -250,7 +250,7 @@ def import_weights(folder: Path, source: Path, phase: str = FULL) -> str:
 
 
 def _compare_tokenizers(name: str, source: Path) -> None:
-    """Raise `ParamsError` if the folder's tokenizer and the run's tokenizer give different ids."""
+    """Raise `ParamsError` if the tokenizers of the folder and the run give different ids."""
     candidates = (source / "tokenizer.json", source / "tokenizer.model")
     path = next((path for path in candidates if path.exists()), None)
     if path is None:

@@ -37,14 +37,14 @@ def training_outputs(folder: Path, phase_plan: PhasePlan) -> list[Path]:
 
 
 def sealed_paths(folder: Path, phase: str) -> list[Path]:
-    """Return the paths of the forecasts that were sealed for a phase's training."""
+    """Return the paths to forecasts sealed for training in a phase."""
     if phase == FULL:
         return [folder / FORECASTS_FILE]
     return []
 
 
 def move_to_history(folder: Path, phase: str, outputs: Sequence[Path]) -> Path | None:
-    """Move earlier outputs of a phase to the run's history, so that nothing is overwritten."""
+    """Move earlier outputs from a phase to the run history, so that nothing is overwritten."""
     present = [path for path in outputs if path.exists()]
     if not present:
         return None

@@ -1,4 +1,4 @@
-"""Results of a training phase for tables, figures and checks, and their comparison with the plan."""
+"""Results from training for tables, figures and checks, and how they compare with the plan."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,7 +49,7 @@ RECORDED = (
     ),
     *("tflops_per_device", "tflops_convention", "validation_loss", "segments"),
 )
-"""Names of the summary's values that the record of a phase contains."""
+"""Which summary values the record for a phase contains, by name."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,13 @@ class TrainingResults:
 
     @cached_property
     def summary(self) -> Summary:
-        """The results of the run, without the warm-up."""
+        """Training results, without the warm-up."""
         length = self.phase_plan.model.shape.sequence_length
         return summarize(self.history, sequence_length=length, validation=self.validation)
 
     @cached_property
     def account(self) -> WallTime | None:
-        """How the wall time of all jobs was spent.
+        """How wall time was spent in all jobs.
 
         All tables use this account. It is None before the first step.
         """
@@ -118,7 +118,7 @@ class TrainingResults:
         return run_figures.timeline_figure(*happened, planned_seconds=self.planned.seconds)
 
     def results(self) -> dict[str, object]:
-        """The results that the record of every training phase contains."""
+        """The results contained in the record for every training phase."""
         model = self.phase_plan.model
         planned = {"parameters": model.parameters, "sequence_length": model.shape.sequence_length}
         measured = {key: rounded(getattr(self.summary, key)) for key in RECORDED}
@@ -135,7 +135,7 @@ class TrainingResults:
 
 
 def _environment_results(events: Sequence[Event]) -> dict[str, object]:
-    """Return on how many nodes of the newest job Python ran from a local copy.
+    """Return on how many nodes in the newest job Python ran from a local copy.
 
     Return an empty dict if no copy was requested.
     """
@@ -152,7 +152,7 @@ def _environment_results(events: Sequence[Event]) -> dict[str, object]:
 
 
 def read_results(folder: Path, plan: Plan, phase: str) -> TrainingResults:
-    """Return the results of one training phase in a run folder."""
+    """Return the results from one training phase in a run folder."""
     phase_plan = plan.phases[phase]
     log = phase_plan.log
     metrics = folder / log.metrics
@@ -176,7 +176,7 @@ def read_results(folder: Path, plan: Plan, phase: str) -> TrainingResults:
 def _read_history(path: Path, state: tuple[int, int] | None) -> History:
     """Return the steps in a file.
 
-    All sections of a notebook need them, so the file is read again only if it has changed.
+    All sections in a notebook need them, so the file is read again only if it has changed.
     """
     return read_metrics(path)
 
@@ -184,8 +184,8 @@ def _read_history(path: Path, state: tuple[int, int] | None) -> History:
 def rounded(value: Any) -> Any:
     """Round a measured number to seven digits.
 
-    Seven digits exceed the measurement's accuracy, and every form of the record then shows the same
-    number.
+    Seven digits are more accurate than the measurement, and then every form of the record shows the
+    same number.
 
     >>> rounded(10.859001234), rounded(64633856), rounded("megatron-full")
     (10.859, 64633856, 'megatron-full')
@@ -196,7 +196,7 @@ def rounded(value: Any) -> Any:
 
 
 def loss_view(run: PlannedRun, phases: Sequence[str]) -> View:
-    """Return the loss curve of each named phase, over all restarts.
+    """Return the loss curve for each named phase, over all restarts.
 
     The curve is drawn with ln(vocabulary) as a line, and described as text.
     """
@@ -216,13 +216,13 @@ def loss_view(run: PlannedRun, phases: Sequence[str]) -> View:
 
 @step(takes=lambda opened: (opened.run, opened.phase))
 def show_loss(run: PlannedRun, phase: str) -> View:
-    """Show the loss curve of the open phase over all restarts, and describe it as text."""
+    """Show the loss curve for the open phase over all restarts, and describe it as text."""
     return loss_view(run, [phase])
 
 
 @step(takes=lambda opened: (opened.run, opened.phase, opened.session))
 def show_account(run: PlannedRun, phase: str, session: Session) -> View:
-    """Show how the wall time of the open phase was spent, and add its goodput to the results."""
+    """Show how wall time was spent in the open phase, and add its goodput to the results."""
     training = read_results(run.folder, run.plan, phase)
     account = training.account
     if account:
@@ -238,7 +238,7 @@ def show_account(run: PlannedRun, phase: str, session: Session) -> View:
 
 
 def account_view(training: TrainingResults) -> View:
-    """Return the account of a phase as a figure and a table.
+    """Return the time account for a phase as a figure and a table.
 
     The table lists each interruption and the idle times.
     """
@@ -309,7 +309,7 @@ def _is_token(value: object) -> bool:
 
 
 def headline(training: TrainingResults, rates: Rates) -> list[tuple[str, str, str]]:
-    """Return the main results of a training run: name, value, and a number to compare with.
+    """Return the main results from training: name, value, and a number to compare with.
 
     Return an empty list before the first step.
     """
@@ -378,7 +378,7 @@ def headline(training: TrainingResults, rates: Rates) -> list[tuple[str, str, st
 
 
 def _restarts_text(training: TrainingResults) -> str:
-    """Return the number of restarts, and how many of them training.rehearse_stop planned."""
+    """Return how many restarts there were, and how many of them training.rehearse_stop planned."""
     restarts = training.history.num_segments - 1
     text = counted(restarts, "restart")
     num_planned = sum(event.planned for event in events_named(training.events, "ended"))
@@ -394,7 +394,7 @@ EXPLAINED_DIFFERENCE = 0.05
 
 
 def plan_versus_actual(training: TrainingResults) -> Table:
-    """Return a table of a training phase's planned and measured values.
+    """Return a table with planned and measured values for a training phase.
 
     A large difference is explained.
     """
@@ -471,7 +471,7 @@ def _wall_reason(training: TrainingResults) -> str:
 
 
 def device_rates(settings: Settings, phase: str = FULL) -> Rates:
-    """Return a device's price and power, if the run, the site or a datasheet states them."""
+    """Return price and power for a device, if the run, the site or a datasheet states them."""
     site = settings.site
     device = find_accelerator(site.hardware.device)
     job = settings.job(phase)

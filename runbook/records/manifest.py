@@ -203,7 +203,7 @@ def _grown_entry(
     entry: Entry,
     done: Set[str],
 ) -> Entry:
-    """Return the new entry for a file that jobs append to.
+    """Return the new entry for a file to which jobs append.
 
     The entry changes only if the file still begins with the recorded content.
     """

@@ -74,7 +74,7 @@ class PhaseRecord:
     plan: Mapping[str, Any]
     """The planned values.
 
-    A value that can be compared with a result has the same key as that result.
+    A value to be compared with a result has the same key as the result.
     """
     results: Mapping[str, Any]
     checks: tuple[Check, ...]
@@ -154,7 +154,7 @@ def find_phase_record(run_folder: Path, phase: str) -> PhaseRecord | None:
 
 
 def phases_done(run_folder: Path) -> set[str]:
-    """Return the phases that are done according to their newest records.
+    """Return the phases done according to their newest records.
 
     A record that cannot be read is ignored.
     """

@@ -82,7 +82,7 @@ class RunState:
     newest phase if that is not done.
     """
     phase: str
-    """The phase that `state` refers to, or else the phase that was executed last."""
+    """The phase that `state` refers to, or else the phase executed last."""
     # The worst verdict in any phase; never `pass` before every phase is done
     verdict: str
     changed: datetime

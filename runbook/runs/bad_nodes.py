@@ -1,4 +1,4 @@
-"""Nodes that are known to be bad, by site, with the evidence.
+"""Nodes known to be bad, by site, with the evidence.
 
 An entry is valid until it expires or the node is forgiven.
 """
@@ -126,14 +126,14 @@ def parse_bad_nodes(lines: Sequence[Mapping[str, Any]], now: float) -> list[BadN
 
 @dataclass(frozen=True)
 class Exclusion:
-    """The bad nodes that the next job excludes, and those that it cannot exclude."""
+    """Bad nodes to exclude from the next job, and those that it cannot exclude."""
 
     left_out: tuple[BadNode, ...] = ()
     kept: tuple[BadNode, ...] = ()
     why_kept: str = ""
 
     def as_text(self) -> str:
-        """Return the notice that is shown before a job is submitted.
+        """Return the notice shown before a job is submitted.
 
         The text is empty if no bad node is known.
         """
@@ -169,7 +169,7 @@ def choose_exclusion(
 
 
 def without_bad_nodes(settings: Settings, nodes_wanted: int) -> tuple[Settings, Exclusion]:
-    """Return settings that make jobs exclude bad nodes on this site, and the decision."""
+    """Return settings to make jobs exclude bad nodes on this site, and the decision."""
     entries = read_bad_nodes(bad_nodes_file(settings), time.time())
     exclusion = choose_exclusion(settings, entries, nodes_wanted)
     if not exclusion.left_out:

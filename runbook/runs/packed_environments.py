@@ -273,7 +273,7 @@ def environment_checks(settings: Settings) -> list[Check]:
 
 
 def describe_packed(settings: Settings, manifest: EnvironmentManifest, is_new: bool) -> list[str]:
-    """Return the text that is shown after packing."""
+    """Return the text shown after packing."""
     if is_new:
         state = f"packed in {show_duration(manifest.seconds)}"
     else:

@@ -32,7 +32,7 @@ ALARM_KEYS = (
 These keys, too, may change in an existing folder.
 """
 OVERRIDES = "overrides.yaml"
-"""File with the values that override the run file: from a parameters cell or from --set."""
+"""File with values to override the run file, from a parameters cell or from --set."""
 
 
 def with_prompt_ids(settings: Settings, plan: Plan) -> Plan:
@@ -73,7 +73,7 @@ def _write_if_changed(path: Path, text: str) -> None:
 
 
 def write_overrides(settings: Settings, folder: Path) -> None:
-    """Save the values that the user set, so that nobody has to repeat them when reopening the run."""
+    """Save the values set by the user, so nobody has to repeat them to reopen the run."""
     values = given_by_hand(settings, GIVEN)
     if values:
         head = RunMessage.OVERRIDES_HEAD.fill(run=settings.run.run)
@@ -115,13 +115,13 @@ def read_plan_file(folder: Path) -> Plan:
 
 
 def tokenizer_of(folder: Path) -> str:
-    """Return the name or path of a run's tokenizer from its run.yaml."""
+    """Return the tokenizer name or path from run.yaml."""
     project = find_run_file(str(folder / "run.yaml")).project
     return tokenizer_path(str(recorded_value(folder, "data.tokenizer")), project)
 
 
 def recorded_value(folder: Path, key: str) -> Any:
-    """Return a value from a run's run.yaml by its dotted key.
+    """Return a value in run.yaml by dotted key.
 
     Unlike `params.load`, this needs no file in params/, from which an old run's dataset, model or
     site may have been removed.

@@ -70,7 +70,7 @@ def run_folder(name: str, runs: Path | None = None) -> Path:
 
 
 def _how_to_begin(stem: str, name: str) -> str:
-    """Return the command that creates a run folder, or a note that params/ has no such run."""
+    """Return the command to create a run folder, or a note that params/ has no such run."""
     run = stem.partition("--")[0]
     try:
         names = run_names(_project_of(name))
@@ -130,7 +130,7 @@ def _attempt(name: str) -> tuple[str, int, str]:
 
 
 def scheduler_of(folder: Path) -> Scheduler:
-    """Return the scheduler that a run's jobs were submitted to, as their own records name it.
+    """Return the scheduler that the jobs were submitted to, as named in their records.
 
     The run file's other values are not read: a running job can be cancelled even if its dataset,
     model or site has left params/ since.
@@ -393,7 +393,7 @@ def _job_row(job: JobFolder, status: JobStatus) -> Row:
 
 
 def _nodes(job: JobFolder) -> str:
-    """Return the hosts that a job recorded, or the hosts that it started on if it recorded none.
+    """Return the hosts recorded by a job, or the hosts it started on if it recorded none.
 
     Return an empty string if no hosts are known.
     """
@@ -422,7 +422,7 @@ def _numbers(results: Mapping[str, object]) -> str:
 def _number(value: Any, form: str) -> str:
     """Format a number for a table.
 
-    A loss of `nan`, or a value that was edited in a record, is shown unchanged.
+    A loss of `nan`, or a value edited in a record, is shown unchanged.
     """
     if isinstance(value, int | float):
         return f"{value:{form}}"
@@ -485,7 +485,7 @@ def _has_id(job: JobFolder, word: str) -> bool:
 
 
 def refuse_while_a_job_runs(folder: Path, scheduler: Scheduler) -> None:
-    """Raise an error if an active job in the run may write to files that are about to be moved."""
+    """Raise an error if an active job in the run may write to files about to be moved."""
     for job, status in active_jobs(folder, scheduler):
         raise JobError(
             RunMessage.JOB_AT_WORK,

@@ -19,7 +19,7 @@ from runbook.runs.messages import RunMessage
 
 @dataclass(frozen=True)
 class StepOutput:
-    """A file that a step wrote, with a checksum that reveals changes."""
+    """A file written by a step, with a checksum used to detect changes."""
 
     path: str
     bytes: int

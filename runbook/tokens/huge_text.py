@@ -14,13 +14,13 @@ FAST_PIECE = 4 << 20
 PIECE = 256 << 10
 """Number of characters per call for other encoders, which create Python objects for every token."""
 WINDOW = 2000
-"""How many characters to test on each side of a cut.
+"""Number of characters to test on each side of a cut.
 
 Both sides must give the same ids whether they are encoded as a single text or as two texts.
 """
 _BORDER = re.compile(r" [A-Za-z]+(?= [A-Za-z])")
 _CROSSES_BORDER = re.compile("[A-Za-z][\u0120\u2581 ]")
-"""A token that contains a letter before a space, in the forms that vocabularies use.
+"""A token that contains a letter before a space, in the forms used in vocabularies.
 
 The space is U+0120 in byte-level vocabularies, U+2581 in SentencePiece, or a plain space. If no
 token matches, neither a merge nor a best path crosses the border, whatever the surrounding text is.

@@ -1,12 +1,12 @@
 """Cuts words of megabytes, such as a genome, between two tokens without changing their ids.
 
-Encoders need about 45 bytes of memory per character of a word, and a word has no border at which
-`tokens.huge_text` could cut. It can still be cut between two of its tokens. In byte-pair encoding,
-a sequence of tokens is the encoding of a word exactly if every two neighbors are the encoding of
-their own text: the first merge that crosses a border between two tokens sees only these two tokens,
-because all merges before it stay inside one token. The encodings of two parts of a word are
-therefore joined unchanged if the last token of the first and the first token of the second are
-such neighbors. If they are not, the parts are encoded as one.
+Encoders need about 45 bytes of memory per character in a word, and a word has no border at which
+`tokens.huge_text` could cut. It can still be cut between two tokens. In byte-pair encoding, a token
+sequence encodes a word exactly if any two neighbors encode their own text: the first merge that
+crosses a border between two tokens sees only these two tokens, because all merges before it stay
+inside one token. Two parts of a word can therefore be encoded and joined unchanged if the last
+token in the first and the first token in the second are such neighbors. If they are not, the parts
+are encoded as one.
 """
 
 import json
@@ -16,9 +16,9 @@ from typing import Any
 from runbook.tokens.tokenizer import HuggingFace, Tokenizer
 
 BLOCK = 32 << 10
-"""Number of characters of a word between two cuts. Shorter words are not cut."""
+"""Number of characters between two cuts in a word. Shorter words are not cut."""
 WINDOW = 1000
-"""Number of characters on each side of the middle of a block in which a border is chosen."""
+"""How far from the middle of a block a border may be chosen, in characters."""
 _PROBE = 64
 """Number of characters that must be letters before a whole block is tested."""
 _PLAIN_MODEL = {
@@ -28,9 +28,9 @@ _PLAIN_MODEL = {
     "end_of_word_suffix": None,
     "ignore_merges": False,
 }
-"""Settings of a model to which the rule about neighbors applies."""
+"""Settings for models to which the rule about neighbors applies."""
 _WORD_RULE = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
-"""Settings of GPT-2's rule for words, by which letters in a row are always in the same word."""
+"""Settings for the word rule in GPT-2, by which letters in a row are always in the same word."""
 
 
 def can_cut_words(tokenizer: Tokenizer) -> bool:
@@ -51,7 +51,7 @@ def can_cut_words(tokenizer: Tokenizer) -> bool:
 
 
 def cut_long_words(pieces: Iterable[str], tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield pieces of a text, in which words of more than two blocks are cut."""
+    """Yield pieces of a text, with words longer than two blocks cut."""
     for piece in pieces:
         borders = [_token_border(piece, middle, tokenizer) for middle in _middles(piece)]
         if borders:
@@ -61,7 +61,7 @@ def cut_long_words(pieces: Iterable[str], tokenizer: Tokenizer) -> Iterator[str]
 
 
 def _middles(text: str) -> Iterator[int]:
-    """Yield the middle of each block of the text that consists of ASCII letters."""
+    """Yield the middle of each text block that consists of ASCII letters."""
     for start in range(0, len(text) - BLOCK + 1, BLOCK):
         if _is_word(text[start : start + _PROBE]) and _is_word(text[start : start + BLOCK]):
             yield start + BLOCK // 2

@@ -351,7 +351,7 @@ class Tokenizer:
         return 1
 
     def check_ids(self, text: str, ids: list[int], where: str) -> None:
-        """Raise `DataError` if a text that is encoded separately has ids other than `ids`."""
+        """Raise `DataError` if a text encoded separately has ids other than `ids`."""
         alone = self.encode(text)
         if ids != alone:
             raise DataError(

@@ -138,7 +138,7 @@ def _index_checks(reader: IndexedReader) -> Iterator[Check]:
         AGAIN,
     )
     value = f"{total:,} in the index, {reader.num_tokens:,} in the .bin"
-    # A document without text has an entry but no sequence. A document that was split into sentences
+    # A document without text has an entry but no sequence. A document split into sentences
     # has several sequences.
     missing = reader.num_tokens - total
     is_one_short = missing > 0 and missing in (reader.num_sequences, reader.num_documents)

@@ -1,4 +1,4 @@
-"""The only module that names the internals of ipykernel and IPython that we use.
+"""The only module that names internals of ipykernel and IPython.
 
     close = listen(listener)                the listener returns whether it handled a message
     page_kernel() -> PageKernel | None      its kernel, if it reads messages during a cell
@@ -7,7 +7,7 @@
 A kernel answers requests one after another, so a click, or a second run of a cell, waits until the
 running cell ends. ipykernel 7 receives messages in a separate thread, where we can read them as
 they arrive. Older versions have no such thread. With these versions, clicks are noticed late, and
-nothing else changes. The kernel checks the signature of every message that is passed on to it.
+nothing else changes. The kernel checks the signature on every message passed on to it.
 """
 
 import json
@@ -19,9 +19,9 @@ from typing import Any
 from runbook.display.output_place import current_shell
 
 DELIMITER = b"<IDS|MSG>"
-"""Separates the addresses of a message from its signed parts: signature, header, parent, etc."""
+"""Separates the addresses in a message from the signed parts: signature, header, parent, etc."""
 REDIRECT_SECONDS = 10.0
-"""How long to wait for the kernel's thread. If that thread has ended, nothing arrives anyway."""
+"""How long to wait for the kernel thread. If that thread has ended, nothing arrives anyway."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ _listeners: list[Listener] = []
 
 
 class PageKernel:
-    """The kernel of this process."""
+    """The kernel that runs in this process."""
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
@@ -65,9 +65,9 @@ class PageKernel:
     ) -> None:
         """Pass each message to `receive` before the kernel gets it.
 
-        `receive` is called with the message and the kernel's own receiver. If `receive` is None,
-        the kernel's own receiver is restored. The kernel's thread makes the change, and this
-        function waits for it, so that no message after this call is missed.
+        `receive` is called with the message and the original receiver. If `receive` is None, the
+        original receiver is restored. The kernel thread makes the change, and this function waits
+        for it, so that no message after this call is missed.
         """
         stream = self._kernel.shell_stream
         usual = self._kernel.shell_channel_thread_main
@@ -98,13 +98,13 @@ class PageKernel:
         for name in ("msg_id", "msg_type", "session", "username"):
             header[name] = request["header"][name]
 
-        # The shell's own counter may already have advanced to the next cell.
+        # The counter in the shell may already have advanced to the next cell.
         return CellRequest(
             cell, code, header, len(current_shell().history_manager.input_hist_parsed) - 1
         )
 
     def after_each_cell(self, callback: Callable[[Any], None]) -> None:
-        """Call `callback` after each cell, with IPython's result."""
+        """Call `callback` after each cell, with the result from IPython."""
         current_shell().events.register("post_run_cell", callback)
 
     def publish(
@@ -119,7 +119,7 @@ class PageKernel:
         )
 
     def greet(self, message: KernelMessage) -> None:
-        """Answer a page's first request, which asks for the kernel's type."""
+        """Answer the first request from a page, which asks for the kernel type."""
         about = {"status": "ok", **self._kernel.kernel_info}
         parent = {"header": message.header}
         stream = self._kernel.shell_stream
@@ -133,7 +133,7 @@ class PageKernel:
 
 
 def lose_no_output() -> None:
-    """Let a cell's prints wait until they are read.
+    """Let cell output wait until it is read.
 
     Beyond 1,000 messages, ZeroMQ would silently drop the next one.
     """
@@ -144,7 +144,7 @@ def lose_no_output() -> None:
 
 
 def page_kernel() -> PageKernel | None:
-    """Return the kernel of this process, or None if it has no thread for messages."""
+    """Return the kernel in this process, or None if it has no thread for messages."""
     kernel = getattr(current_shell(), "kernel", None)
     if getattr(kernel, "shell_channel_thread", None) is None:
         return None

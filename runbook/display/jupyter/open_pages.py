@@ -1,12 +1,12 @@
-"""Shows the output of a cell, running or ended, when its page is opened again.
+"""Shows cell output again, whether the cell runs or has ended, when a page is reopened.
 
     forget = show_to_new_pages(display_id, bundle, joined=None)
     bundle() -> the current output of the cell
 
-JupyterLab forgets a running cell's output when its page is closed, and a cell that is run again
-waits for the first run to end. After the first call, two requests from a page are therefore
+JupyterLab forgets the output of a running cell when its page is closed, and a cell that is run
+again waits for the first run to end. After the first call, two requests from a page are therefore
 answered while a cell runs:
-- the output of the cells, requested by lab/static/watching.js when a notebook is opened: the page
+- cell output, requested by lab/static/watching.js when a notebook is opened: the page
   then follows the running cell as if it had started it, without running anything;
 - the running cell, run again by a user whose JupyterLab lacks that file: the answer has the same
   displays, and JupyterLab sends every later update of them to that page too. The request itself
@@ -27,7 +27,7 @@ from runbook.display.jupyter.kernel import (
 )
 
 QUESTION = "runbook.viewer"
-"""Target of the `comm_info_request` that a page sends.
+"""Target in the `comm_info_request` that a page sends.
 
 A kernel without our code answers this request with an empty list.
 """
@@ -37,7 +37,7 @@ Bundle = Callable[[], Mapping[str, object]]
 
 @dataclass
 class CellDisplays:
-    """The output of a single run of a cell."""
+    """Output from executing a cell once."""
 
     request: CellRequest
     bundles: dict[str, tuple[Bundle, Bundle]] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class CellDisplays:
 
 
 _cells: dict[str, CellDisplays] = {}
-"""The newest execution of each cell that showed something, by the cell id."""
+"""For each cell that showed something, the output from its newest execution, by cell id."""
 
 _lock = Lock()
 """This lock is held while a page gets its answer, so that later output of a running cell comes
@@ -110,8 +110,8 @@ def _note_end(result: Any) -> None:
 def _answer(kernel: PageKernel, message: KernelMessage) -> bool:
     """Answer a page. Return whether the kernel can skip the message.
 
-    A busy kernel would answer the page's first request late, and it is the only request that the
-    kernel can skip.
+    A busy kernel would answer the first request from the page late, and it is the only request that
+    the kernel can skip.
     """
     with _lock:
         running = [displays for displays in _cells.values() if displays.running]
@@ -147,7 +147,7 @@ def _send_cells(kernel: PageKernel, message: KernelMessage) -> None:
 def _repeat_displays(
     kernel: PageKernel, message: KernelMessage, running: list[CellDisplays]
 ) -> None:
-    """Show the output of a running cell to a page that runs it again."""
+    """Show what a running cell has output so far to a page that runs it again."""
     for displays in running:
         if message.content.get("code") == displays.request.code:
             for name, (bundle, _) in displays.bundles.items():

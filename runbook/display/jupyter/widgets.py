@@ -5,14 +5,14 @@
         ...
 
 A button works while its cell still runs if the kernel can receive the click (`kernel`). With an
-older ipykernel, it works only after the cell has ended. So a button's action is always shown as a
-command as well. If that command ends with "...", the action needs some text, which is typed next to
-its button.
+older ipykernel, it works only after the cell has ended. So every button action is also shown as a
+command. If that command ends with "...", the action needs some text, which is typed next to its
+button.
 
     show_form(sections, consider, write, table)
 
 `consider(changes)` is called after each change. It returns the errors to show next to their fields,
-and the consequences of the values. `write(name, changes)` saves the values, and returns where they
+and what follows from the values. `write(name, changes)` saves the values, and returns where they
 are saved. The form itself does not know what the values mean.
 """
 
@@ -34,21 +34,21 @@ from runbook.display.jupyter.open_pages import show_to_new_pages
 from runbook.display.messages import DisplayMessage
 from runbook.display.output_place import BAD, Place, display_bundle, show_table, where_we_are
 
-# The action of a click, by the id of the button's connection to the page
+# Action for a click, by the id of the connection between button and page
 Clicks = dict[str, Callable[[], None]]
-# The widget of a text field, by the id of its connection
+# Widget for a text field, by connection id
 TextFields = dict[str, Any]
 Actions = Mapping[str, tuple[Callable[..., str], str]]
 TYPED = '"..."'
 WHOLE = {"width": "auto", "flex": "0 0 auto"}
-"""Layout that makes a button as wide as its label, regardless of its neighbours."""
+"""Layout used to make a button as wide as its label, whatever is next to it."""
 ANSWER_LINE = {
     "flex": "1 1 100%",
     "width": "100%",
     "max_height": "9em",
     "overflow": "auto",
 }
-"""Layout of the line that shows an action's result.
+"""Layout for the line with the result of an action.
 
 Without it, a note of 10,000 characters would squeeze the buttons.
 """
@@ -86,7 +86,7 @@ def controls(actions: Actions, place: Place | None = None) -> Iterator[None]:
 
 
 def as_text(actions: Actions) -> str:
-    """Return the commands that perform the same actions.
+    """Return the commands used to perform the same actions.
 
     >>> as_text({"Stop": (str, "runbook cancel local --gently")})
     'Stop: runbook cancel local --gently'
@@ -98,7 +98,7 @@ def as_text(actions: Actions) -> str:
 
 
 def _buttons(actions: Actions) -> tuple[Any, Clicks, TextFields]:
-    """Return a row of buttons, the actions of their clicks, and the fields for texts.
+    """Return a row of buttons, the actions for their clicks, and the text fields.
 
     The row ends with a line for the answers.
     """
@@ -141,10 +141,10 @@ def _buttons(actions: Actions) -> tuple[Any, Clicks, TextFields]:
 def plain_buttons(comms: Iterable[str], actions: Actions, fields: Iterable[str] = ()) -> str:
     """Return buttons and text fields as HTML, for a page that opens once the widgets exist.
 
-    `comms` are the ids of the connections that receive the clicks.
+    `comms` are the ids of the connections for clicks.
 
-    `fields` are the ids of the connections that receive typed text: one for each action that needs
-    text, in order.
+    `fields` are the ids of the connections for typed text: one for each action that needs text, in
+    order.
 
     >>> plain_buttons(["7f"], {"Stop": (str, "runbook cancel local")}).partition(" title")[0].partition("><")[2]
     'button type="button" class="jupyter-button" data-runbook-click="7f"'
@@ -172,7 +172,7 @@ def plain_buttons(comms: Iterable[str], actions: Actions, fields: Iterable[str] 
 
 
 def _act_on_click(clicks: Clicks, message: KernelMessage) -> bool:
-    """Perform the action of a click. Return whether the message was a click."""
+    """Perform the action for a click. Return whether the message was a click."""
     data = message.content.get("data", {})
     clicked = message.kind == "comm_msg" and data.get("content", {}).get("event") == "click"
     if not clicked or message.content.get("comm_id") not in clicks:
@@ -200,7 +200,7 @@ def _take_typed(fields: TextFields, message: KernelMessage) -> bool:
 
 
 def widget_bundle(widget: Any, text: str) -> dict[str, object]:
-    """Return a widget with the text that is shown where widgets cannot be drawn."""
+    """Return a widget with the text shown where widgets cannot be drawn."""
     return {
         "text/plain": text,
         WIDGET: {"version_major": 2, "version_minor": 0, "model_id": widget.model_id},
@@ -213,7 +213,7 @@ def _act(
     field: Any,
     sent: list[str],
 ) -> None:
-    """Start the action of a click, with the current text of its field.
+    """Start the action for a click, using the current text in its field.
 
     The text stays in the field, because clearing it from here could lose characters typed since the
     click. If the same text is sent again, that is therefore treated as a double click. The action
@@ -254,12 +254,12 @@ class Field:
 
 @dataclass(frozen=True)
 class Answer:
-    """The consequences of the current values."""
+    """What follows from the current values."""
 
     # Error messages by key. Messages about keys that have no field are under an empty key.
     errors: Mapping[str, str] = field(default_factory=dict)
     follows: Table | None = None
-    # The resulting values of the fields that the user did not change.
+    # Resulting values for fields that the user did not change.
     values: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -291,7 +291,7 @@ SHAPE: dict[str, Any] = {"style": {"description_width": "17em"}, "layout": {"wid
 
 
 class Form:
-    """The widgets of a form, with the values that they show and change."""
+    """Form widgets, with the values that they show and change."""
 
     def __init__(
         self,
@@ -391,7 +391,7 @@ class Form:
 
 
 def _folded(title: str, part: Any) -> tuple[Any, Any]:
-    """Return a button that unfolds and folds part of the form, and a box with the two.
+    """Return a button used to unfold and fold part of the form, and a box with both.
 
     An Accordion is not used, because its headings cannot be reached by keyboard.
     """

@@ -1,1 +1,1 @@
-"""Renders the text that is sent to a machine: job scripts and training arguments."""
+"""Renders the text sent to a machine: job scripts and training arguments."""

@@ -87,7 +87,7 @@ def near_removal_command(settings: Settings, argv: Sequence[str], mounts: Sequen
 
 
 RUNG_SCRIPT = 'bash "$job/rung.sh"'
-"""The script that runs on each node of the preflight job; see templates/rung.sh.j2."""
+"""Script to run on each node of the preflight job; see templates/rung.sh.j2."""
 
 
 def rung_command(
@@ -105,7 +105,7 @@ def rung_command(
 
 
 def node_command(settings: Settings, job: Job) -> str:
-    """Return the command that runs the site's set-up, outside the container, once on each node."""
+    """Return the command to run the site set-up, outside the container, once on each node."""
     starter = get_queue_scripts(settings.site).on_nodes(settings, job, 1)
     return _LINE_END.join([*starter, 'bash "$job/node.sh"'])
 
@@ -123,7 +123,7 @@ def copy_command(settings: Settings, job: Job, action: str) -> str:
 
 
 def removal_where_nodes_answer(settings: Settings, job: Job) -> str:
-    """Return the command that removes the copy from the job's `trusted` nodes.
+    """Return the command to remove the copy from the `trusted` nodes.
 
     The job may have lost its other nodes.
     """
@@ -169,7 +169,7 @@ def _inside(settings: Settings, mounts: Sequence[str]) -> list[str]:
 
 
 def _starter(settings: Settings, job: Job, count: NodeCount) -> list[str]:
-    """Return the words in the command that starts a node's ranks.
+    """Return the command words used to start the ranks on a node.
 
     The command runs torchrun or deepspeed with the interpreter that has the trainer, because the
     plain commands `torchrun` and `deepspeed` may belong to a different installation on PATH.

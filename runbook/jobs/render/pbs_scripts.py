@@ -79,11 +79,11 @@ class PbsScripts(QueueScripts):
         tasks: int,
         count: NodeCount | None = None,
     ) -> list[str]:
-        """Return the mpiexec command that starts this many tasks on each node."""
+        """Return the mpiexec command to start this many tasks on each node."""
         return mpiexec_words(settings, job, tasks, count)
 
     def on_each_node(self, settings: Settings, job: Job) -> list[str]:
-        """Return the mpiexec command that starts one task per node."""
+        """Return the mpiexec command to start one task per node."""
         return mpiexec_words(settings, job, 1)
 
     def on_each_node_to_answer(
@@ -92,20 +92,20 @@ class PbsScripts(QueueScripts):
         job: Job,
         container: Sequence[str],
     ) -> list[str]:
-        """Return the mpiexec command that runs a check on each node.
+        """Return the mpiexec command to run a check on each node.
 
         PBS needs no container option.
         """
         return mpiexec_words(settings, job, 1)
 
     def on_trusted_nodes(self, settings: Settings, job: Job, program: str) -> list[str]:
-        """Return the mpiexec command that uses only the nodes in `trusted`."""
+        """Return the mpiexec command to use only the nodes in `trusted`."""
         command = ["mpiexec", f"-n {TRUSTED_COUNT}", "--ppn 1", f"--hosts {TRUSTED_NAMES}"]
         command += [quote(option) for option in settings.site.step_options]
         return [*command, program]
 
     def on_one_node(self, seconds: int) -> str:
-        """Return the mpiexec command that starts one process."""
+        """Return the mpiexec command to start one process."""
         return f'timeout {seconds} mpiexec -n 1 --ppn 1 --hosts "$node"'
 
     def training_starter(
@@ -123,7 +123,7 @@ class PbsScripts(QueueScripts):
         )
 
     def task_starter(self, job: Job) -> list[str]:
-        """Return the mpiexec command that uses the host list from the job."""
+        """Return the mpiexec command, using the host list from the job."""
         num_tasks = job.nodes * job.tasks_per_node
         return [f"mpiexec -n {num_tasks} --ppn {job.tasks_per_node}", '--hostfile "$job/hostfile"']
 

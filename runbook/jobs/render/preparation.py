@@ -106,7 +106,7 @@ def _put(text: str, values: Mapping[str, str]) -> str:
 
 
 def _secret(reference: str) -> str:
-    """Return shell commands that read a secret when it is needed, and never print it."""
+    """Return shell commands to read a secret when it is needed. They never print it."""
     if not reference:
         return ""
     if not is_reference(reference):
@@ -121,7 +121,7 @@ def _secret(reference: str) -> str:
 SETUP_FOLDER = "environment"
 """Folder, within a run folder, for the scripts that set up a site and for their logs."""
 FLEET = "fleet.sh"
-"""Script, run on the computer that manages a rented cluster, that starts and stops its machines."""
+"""Script used to start and stop the machines of a rented cluster, where the cluster is managed."""
 
 
 def render_preparation(settings: Settings, package: Path) -> str:
@@ -134,7 +134,7 @@ def render_preparation(settings: Settings, package: Path) -> str:
 
 
 def step_script(settings: Settings, steps: Sequence[SetupStep]) -> str:
-    """Return a script that performs these steps."""
+    """Return a script to perform these steps."""
     bodies = [step.body for step in steps]
     return fill(
         "prepare.sh.j2",
@@ -145,7 +145,7 @@ def step_script(settings: Settings, steps: Sequence[SetupStep]) -> str:
 
 
 def preparation_files(settings: Settings) -> Mapping[str, str]:
-    """Return the files that are written next to the script.
+    """Return the files written next to the script.
 
     They are the Dockerfile for the image and, for a rented cluster, files that describe its
     machines and how to deploy it.

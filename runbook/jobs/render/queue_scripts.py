@@ -93,15 +93,15 @@ class QueueScripts(ABC):
     data_job_takes_cores_of_queue: bool
     """Whether a data job without a request for cores uses the cores that the queue grants."""
     submit: str
-    """The program that submits a script."""
+    """Program used to submit a script."""
     cancel: str
-    """The program that ends jobs."""
+    """Program used to end jobs."""
     submit_folder: str
     """The folder from which a job was submitted, as a shell expression."""
     job_number: str
     """The job number without the array index, as a shell expression."""
     passes_variables: str
-    """The line that lets the starter pass the script variables to tasks, if one is needed."""
+    """Line needed to let the starter pass script variables to tasks, if any."""
     array_index: str
     """The array index, as a shell expression."""
     hosts: str
@@ -142,7 +142,7 @@ class QueueScripts(ABC):
 
     @abstractmethod
     def on_each_node(self, settings: Settings, job: Job) -> list[str]:
-        """Return the words in the command that starts a task on each node.
+        """Return the command words used to start a task on each node.
 
         A failed task does not end the others.
         """
@@ -154,15 +154,15 @@ class QueueScripts(ABC):
         job: Job,
         container: Sequence[str],
     ) -> list[str]:
-        """Return the words in the command that starts a preflight check on each node."""
+        """Return the command words used to start a preflight check on each node."""
 
     @abstractmethod
     def on_trusted_nodes(self, settings: Settings, job: Job, program: str) -> list[str]:
-        """Return the words in the command that starts a program on the nodes in `trusted`."""
+        """Return the command words used to start a program on the nodes in `trusted`."""
 
     @abstractmethod
     def on_one_node(self, seconds: int) -> str:
-        """Return the words in the command that starts a process on `$node`, with a time limit."""
+        """Return the command words used to start a process on `$node`, with a time limit."""
 
     @abstractmethod
     def training_starter(

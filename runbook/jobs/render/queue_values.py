@@ -12,7 +12,7 @@ def queue_values(
     *,
     devices: bool = True,
 ) -> dict[str, object]:
-    """Return the values that every template for a queued job needs.
+    """Return the values needed in every template for a queued job.
 
     `phase` names the job in the queue.
     """

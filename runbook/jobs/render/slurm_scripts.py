@@ -86,11 +86,11 @@ class SlurmScripts(QueueScripts):
         tasks: int,
         count: NodeCount | None = None,
     ) -> list[str]:
-        """Return the srun command that starts this many tasks on each node."""
+        """Return the srun command to start this many tasks on each node."""
         return _srun(settings, job, tasks, count)
 
     def on_each_node(self, settings: Settings, job: Job) -> list[str]:
-        """Return the srun command that starts one task per node.
+        """Return the srun command to start one task per node.
 
         A failed task does not end the others.
         """
@@ -105,7 +105,7 @@ class SlurmScripts(QueueScripts):
         job: Job,
         container: Sequence[str],
     ) -> list[str]:
-        """Return the srun command that runs a check on each node.
+        """Return the srun command to run a check on each node.
 
         A node that cannot start the check must not end the check on other nodes before they answer.
         """
@@ -117,7 +117,7 @@ class SlurmScripts(QueueScripts):
         return [*arguments, "--kill-on-bad-exit=0", *container]
 
     def on_trusted_nodes(self, settings: Settings, job: Job, program: str) -> list[str]:
-        """Return the srun command that uses only the nodes in `trusted`."""
+        """Return the srun command to use only the nodes in `trusted`."""
         command = self.on_each_node(settings, job)
         command[1:4] = [
             f"--nodes={TRUSTED_COUNT}",
@@ -139,14 +139,14 @@ class SlurmScripts(QueueScripts):
         *,
         chooses_nodes: bool,
     ) -> list[str]:
-        """Return the srun command that starts a launcher on each node, or each rank."""
+        """Return the srun command to start a launcher on each node, or each rank."""
         step = _srun(settings, job, job.tasks_per_node, count)
         if chooses_nodes:
             step.append('--nodelist="$step_nodes"')
         return step
 
     def task_starter(self, job: Job) -> list[str]:
-        """Return the srun command that starts the tasks. A failed task does not end the others."""
+        """Return the srun command to start the tasks. A failed task does not end the others."""
         num_tasks = job.nodes * job.tasks_per_node
         parts = [
             "srun",

@@ -148,8 +148,8 @@ def _cores(
 ) -> int:
     """Return the number of cores to request per task, or 0 to let the queue decide.
 
-    With Slurm, data jobs use the cores that their partition grants, because its nodes may differ
-    from the nodes that train.
+    With Slurm, data jobs use the cores granted by their partition, because its nodes may differ
+    from the nodes used to train.
     """
     job: Job = getattr(settings.run.jobs, JOB_SECTIONS[phase])
     if job.cpus_per_task:

@@ -52,5 +52,5 @@ def _line(name: str, **values: object) -> str:
 
 
 def _setup_line(name: str, **values: object) -> str:
-    """Return a line for a script that sets up a site. Values may be shell variables."""
+    """Return a line for a script to set up a site. Values may be shell variables."""
     return SetupLine[name].fill(**values)

@@ -62,7 +62,7 @@ waits forever for ranks on a lost node.
 
 @dataclass(frozen=True)
 class RenderedJob:
-    """All files that are submitted for one job, as text."""
+    """All files submitted for one job, as text."""
 
     script: str
     arguments: list[str]
@@ -74,8 +74,8 @@ class RenderedJob:
 class QueuedTraining:
     """A training run as a Slurm or PBS job.
 
-    The job consists of the submitted script, the scripts that ranks and nodes run, and the files
-    that they read.
+    The job consists of the submitted script, the scripts run by ranks and nodes, and the files they
+    read.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class QueuedTraining:
         return RenderedJob(self._job_script(bool(node_commands)), arguments, files)
 
     def _node_commands(self) -> list[str]:
-        """Return the commands that every node runs before training.
+        """Return the commands to run on every node before training.
 
         The commands copy the image and then run the commands from the site file.
         """
@@ -226,7 +226,7 @@ class QueuedTraining:
         return near_removal_command(self.settings, argv, mounts)
 
     def _decide_command(self, mounts: Sequence[str]) -> str:
-        """Return the command that decides what to do after an attempt."""
+        """Return the command to decide what to do after an attempt."""
         options = [
             f"--run={self.settings.name}",
             f"--phase={self.spec.phase}",
@@ -367,7 +367,7 @@ PACKAGE = Path(__file__).parents[3]
 PEERS_SECONDS = 3
 """Seconds for the other ranks to notice and report that a rank has failed.
 
-Ranks that are still waiting for each other to start cannot notice the failure, so it takes this
+Ranks still waiting for each other to start cannot notice the failure, so it takes this
 much longer to learn that the job has ended.
 """
 
@@ -472,7 +472,7 @@ def write_job(folder: JobFolder, rendered: RenderedJob) -> None:
 
 
 def render_local(settings: Settings, spec: PhasePlan, program: Sequence[str]) -> str:
-    """Return the script that starts a program on this machine, once for each rank of a phase."""
+    """Return the script to start a program on this machine, once for each rank of a phase."""
     return _render_local(settings, spec, _words(program), NO_COPY)
 
 

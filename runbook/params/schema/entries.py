@@ -81,7 +81,7 @@ class Dataset(Strict):
     groups: list[FileGroup] = []
     """Numbered files, if there are too many to list."""
     parts: list[FileGroup] = []
-    """The numbered files that are downloaded, if several of them become one file of `groups`."""
+    """The numbered files to download, if several of them become one file in `groups`."""
     parts_together: WholeOrZero = 0
     """How many consecutive parts become one pair of token files if files are held out."""
     parts_order: PartsOrder = "listed"

@@ -330,7 +330,7 @@ class Training(Strict):
     near_folder: Annotated[str, OnlyOwnTrainer()] = NEAR_FOLDER
     """Folder in node memory for these copies; $NAME is an environment variable on the node."""
     resume_changed: Annotated[StrictBool, OnlyOwnTrainer()] = False
-    """Continue from a checkpoint that was trained with other values (rate, data, seed, batch);
+    """Continue from a checkpoint trained with other values (rate, data, seed, batch);
     by default, such a checkpoint is refused.
     """
     eval_interval: Annotated[WholeOrZero, Aliases("EVAL_INTERVAL")] = 1000
@@ -453,7 +453,7 @@ class Data(Strict):
     split: Annotated[str, Field(pattern=r"^\d+(\.\d+)?,\d+(\.\d+)?,\d+(\.\d+)?$")] = "949,50,1"
     """Shares of train, validation and test inside every file; used if held_out is 0."""
     held_out: Annotated[WholeOrZero, Aliases("CHUNKS")] = 0
-    """How many files to hold out for validation, and again for test; the text must have more than
+    """Number of files to hold out for validation, and again for test; the text must have more than
     twice as many files. 0: use split.
     """
     max_record_bytes: Whole = 268_435_456
@@ -556,7 +556,7 @@ class Job(Strict):
     resets the count.
     """
     chain: Whole = 1
-    """How many jobs to queue at once. Each begins when the previous one ends, so that nobody has to
+    """Number of jobs to queue at once. Each begins when the previous one ends, so that nobody has to
     resubmit; 1: no chain.
     """
     spares: WholeOrZero = 0
@@ -573,7 +573,7 @@ class Jobs(Strict):
     """Values for the jobs of every phase, and one section for each phase that submits a job."""
 
     account: Annotated[str, Aliases("PROJECT", "project_id")] = ""
-    """Account or project that is charged for every phase without its own account."""
+    """Account or project charged for every phase without its own account."""
     price_per_device_hour: NonNegative = 0.0
     """Price of one device per hour; 0: the site's price, or no cost is shown."""
     stage: Annotated[

@@ -270,7 +270,7 @@ class Site(Strict):
     hardware: Hardware
     """Devices, memory, cores."""
     frameworks: dict[Framework, Checkout] = {}
-    """The documents' frameworks that are installed on this machine; a run with another framework
+    """The documents' frameworks installed on this machine; a run with another framework
     uses our own trainer.
     """
     rehearses: bool = False

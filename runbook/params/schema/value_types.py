@@ -114,7 +114,7 @@ def _number(value: Any) -> Any:
 
 
 def _hint_for_number(text: str) -> str:
-    """Return how to write a number that was written as text; empty if the text is not a number."""
+    """Return how to write a number written as text; empty if the text is not a number."""
     if _is_number(text):
         return ParamsMessage.WITHOUT_QUOTES.fill()
 

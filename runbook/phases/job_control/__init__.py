@@ -1,1 +1,1 @@
-"""Submits a phase's jobs, watches them, and decides about restarts."""
+"""Submits jobs for a phase, watches them, and decides about restarts."""

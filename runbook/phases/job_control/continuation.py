@@ -18,7 +18,7 @@ from runbook.runs.step import StepOfRun
 def continue_or_begin(training: PlannedTraining, step: StepOfRun) -> None:
     """Continue the training run whose outputs are in the folder, or start a new one.
 
-    Outputs of a different training run are moved to the history.
+    Outputs from a different training run are moved to the history.
     """
     if step.was_started():
         # Record the inputs again below, because an older version stored only their fingerprint.
@@ -48,9 +48,9 @@ def note_start(training: PlannedTraining, step: StepOfRun) -> None:
 
 
 def _identity(training: PlannedTraining, step: StepOfRun) -> dict[str, object]:
-    """Return the values that identify a training run, in addition to its plan.
+    """Return the values used to identify a training run, in addition to its plan.
 
-    They are the version of our code for the phase, and the checksums of the token files.
+    They are our code version for the phase, and the checksums of the token files.
     """
     return {
         "version": step.version,
@@ -59,7 +59,7 @@ def _identity(training: PlannedTraining, step: StepOfRun) -> dict[str, object]:
 
 
 def _started_plan(training: PlannedTraining, step: StepOfRun) -> PhasePlan | None:
-    """Return the plan of the training run whose outputs are in the folder.
+    """Return the plan for the training run that wrote the outputs in the folder.
 
     Return None if the recorded inputs are missing or differ from the current ones.
     """
@@ -75,8 +75,8 @@ def why_continued(training: PlannedTraining, step: StepOfRun) -> str:
     The text also explains the consequences. It is empty if the job starts from the beginning
     (because this is a different training run, or has no checkpoint) or if nothing is left to train.
     """
-    # Only this phase can be extended, because a smoke test's verdict covers all its steps from the
-    # first.
+    # Only this phase can be extended, because the verdict on a smoke test covers all its steps from
+    # the first.
     if training.phase != FULL or training.settings.run.training.framework != "runbook":
         return ""
     before = _started_plan(training, step)

@@ -9,7 +9,7 @@ from runbook.runs.planned_run import PlannedTraining
 
 
 class CurveWatch:
-    """Repeats the forecast of the loss at each evaluation of a training run, and at no other time."""
+    """Forecasts the loss again at each evaluation during training, and at no other time."""
 
     def __init__(self, training: PlannedTraining) -> None:
         self._training = training

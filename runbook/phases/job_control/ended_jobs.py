@@ -1,4 +1,4 @@
-"""Determines how a phase's job ended, and which nodes are to blame.
+"""Determines how a job ended, and which nodes are to blame.
 
 `runbook.next_job` decides about the next job.
 """
@@ -25,7 +25,7 @@ def read_attempt(
     metrics: Path,
     events: Path,
 ) -> Attempt:
-    """Return how a job ended, from its status, its logs and the run's files."""
+    """Return how a job ended, using its status, its logs and the run files."""
     job = EndedJob(
         name=folder.path.name,
         end=job_end(status),
@@ -58,7 +58,7 @@ def nodes_of_job(folder: JobFolder) -> list[str]:
 
 
 ALARMS_OF_NODES = (FoundBy.SLOW_RANK, FoundBy.BIT_FLIP, FoundBy.CORRUPTION)
-"""The trainer's alarms that point to the node of a rank.
+"""Alarms from the trainer that point to the node on which a rank runs.
 
 If a node has several, the one that comes last in this list applies.
 """
@@ -70,10 +70,10 @@ def nodes_with_alarms(
     nodes: Sequence[str],
     ranks_per_node: int,
 ) -> dict[str, tuple[FoundBy, str]]:
-    """Return the nodes of ranks that a job reported as slow or wrong, with the alarm's evidence."""
+    """Return the nodes with ranks that a job reported as slow or wrong, and the evidence."""
     reported: dict[str, tuple[FoundBy, str]] = {}
     of_job = attempts.events_of_job(events, job)
-    # Use only alarms of the last attempt, because an earlier attempt may have run on other nodes.
+    # Use only alarms from the last attempt, because an earlier attempt may have run on other nodes.
     of_attempts = attempts.split_by_attempt(of_job, job)
     newest = of_attempts[-1] if of_attempts else of_job
     alarms = [event for event in newest if event.get("event") == "alarm"]

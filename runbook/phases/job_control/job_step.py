@@ -1,4 +1,4 @@
-"""Submits the job of a step only once, finds the job again, and resubmits it if it stopped.
+"""Submits the job for a step only once, finds it again, and resubmits it if it stopped.
 
 This module does not depend on what a job trains; `training_jobs.training_step` defines that.
 """
@@ -17,12 +17,12 @@ from runbook.runs.run_folder import hold_run
 from runbook.runs.step import StepOfRun, StepState, StepStatus, outputs_status
 
 Gate = Callable[[], None]
-"""A function that raises an error if the job must not be submitted."""
+"""Called to raise an error if the job must not be submitted."""
 
 
 @dataclass(frozen=True)
 class JobStep:
-    """A step that jobs carry out, with everything that is needed to submit them."""
+    """A step carried out by jobs, with everything needed to submit them."""
 
     run_name: str
     phase: str
@@ -44,26 +44,25 @@ class JobStep:
     The text is empty if the job starts from the beginning.
     """
     prepare_folder: Callable[[], None]
-    """Keeps the outputs that the job continues from, or moves the outputs of a different step
-    aside.
+    """Keeps the outputs that the job continues from, or moves outputs from a different step aside.
     """
     render: Callable[[], RenderedJob]
-    """Return the job files. The job avoids the nodes that are known to be bad."""
+    """Return the job files. The job avoids the nodes known to be bad."""
     record_event: Callable[..., None]
     chain: int = 1
-    """Number of queued jobs, each of which continues where the previous one stopped."""
+    """Number of jobs to queue. Each continues where the previous one stopped."""
 
     def hold(self, purpose: str) -> AbstractContextManager[None]:
         """Prevent other processes from changing the run within the block."""
         return hold_run(self.step.run_folder, f"{purpose} {self.phase}")
 
     def latest(self) -> JobFolder | None:
-        """Return the folder of the newest job, or None if none was submitted."""
+        """Return the folder for the newest job, or None if none was submitted."""
         return job_folder.latest_job_folder(self.step.run_folder, self.phase)
 
 
 def launch(job_step: JobStep) -> None:
-    """Submit the step's job, find the running one, or report that the step is done.
+    """Submit a job for the step, find the running one, or report that the step is done.
 
     Nothing runs twice. A job is submitted only if the gates pass now.
     """
@@ -98,9 +97,9 @@ def resubmit(job_step: JobStep) -> JobFolder:
 
 
 def require_unchanged(job_step: JobStep) -> StepStatus:
-    """Return the status of the step.
+    """Return the step status.
 
-    Raise `ChangedOutputError` if a file of a finished step has changed. A finished step is never
+    Raise `ChangedOutputError` if a file from a finished step has changed. A finished step is never
     marked done again after its outputs change, because that would make the change part of the
     record.
     """
@@ -175,7 +174,7 @@ def _submit(job_step: JobStep) -> JobFolder:
 
 
 def _queue_followers(job_step: JobStep, folder: JobFolder) -> None:
-    """Queue the other jobs of a chain.
+    """Queue the other jobs in a chain.
 
     If the queue refuses one of them, the job already submitted trains without successors.
     """

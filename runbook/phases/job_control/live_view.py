@@ -1,6 +1,6 @@
-"""The live view of a training run in progress: its state, loss curve and newest events.
+"""Live view of a training run in progress: state, loss curve and newest events.
 
-The view reads the run's files, and asks the queue and the machine.
+The view reads run files, and asks the queue and the machine.
 """
 
 import math
@@ -35,12 +35,12 @@ from runbook.runs.planned_run import PlannedTraining
 
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 300.0
-"""How long to wait for a job whose state is unknown. A queue's controller restarts now and then.
+"""How long to wait for a job whose state is unknown. Queue controllers restart now and then.
 """
 MOST_ROWS = 1000
 SECONDS_BETWEEN_DEVICE_QUESTIONS = 5.0
 RECENT = 20
-"""Number of steps whose median is used to estimate the remaining time."""
+"""Number of steps to take a median over when estimating the remaining time."""
 GPU_QUESTION = (
     "nvidia-smi",
     "--query-gpu=utilization.gpu,memory.used",
@@ -49,7 +49,7 @@ GPU_QUESTION = (
 
 
 class LiveView:
-    """The view of a training phase, read from its files at each update."""
+    """A view of a training phase, read from its files at each update."""
 
     def __init__(self, training: PlannedTraining) -> None:
         settings = training.settings
@@ -82,7 +82,7 @@ class LiveView:
         state: Callable[[], JobStatus],
         enough: Callable[[list[dict[str, Any]]], bool] | None = None,
     ) -> JobStatus:
-        """Show the job until it ends, or until `enough` is true for the rows of its metrics."""
+        """Show the job until it ends, or until `enough` is true for its metrics rows."""
         status = state()
         self._publish(is_running=status.state in ACTIVE)
         write_runs_index(self.folder.parent)
@@ -173,7 +173,7 @@ class LiveView:
         return "loss", points
 
     def last_events(self) -> list[str]:
-        """Return the newest events of this phase, one line each."""
+        """Return the newest events in this phase, one line each."""
         rows = self.events.read()
         if len(rows) != self._written:
             self._written = len(rows)
@@ -186,10 +186,10 @@ class LiveView:
         return lines
 
     def _has_yet_to_step(self, job_id: str, last_row: Row) -> bool:
-        """Return whether the job's trainer is still starting: the last row predates this start.
+        """Return whether the trainer is still starting: the last row predates this start.
 
-        The order of the events decides, because the clocks of two machines may differ. Jobs of a
-        chain are submitted while an earlier one runs, so only this job's own submission counts.
+        The order of events decides, because clocks on two machines may differ. Jobs in a chain are
+        submitted while an earlier one runs, so only the submission of this job counts.
         """
         is_starting = False
         segment = None
@@ -235,9 +235,9 @@ def training_facts(
     peak: float | None,
     active: bool,
 ) -> Row:
-    """Return step, loss, speed and remaining time from the newest rows of the metrics.
+    """Return step, loss, speed and remaining time from the newest metrics rows.
 
-    `peak` is a device's TFLOP/s, if known.
+    `peak` is the TFLOP/s that a device can reach, if known.
     """
     last = rows[-1]
     speed = rows[-1].get("tflops_per_device")
@@ -261,9 +261,9 @@ def training_facts(
 
 
 def _without_speed(facts: Row, iteration: int) -> dict[str, object]:
-    """Return the facts without those of the last step, which belongs to an earlier start.
+    """Return the facts except those about the last step, which belongs to an earlier start.
 
-    These facts become None, because a view keeps the old value of a fact that is left out.
+    These facts become None, because a view keeps the old value if a fact is left out.
     """
     of_the_step = dict.fromkeys(("tokens/s", "MFU", "memory", "left"))
     state = PhaseMessage.RUNNING_WITHOUT_STEP.fill(iteration=iteration)
@@ -304,7 +304,7 @@ def thinned(rows: Sequence[Row]) -> list[Row]:
 
 
 def ask_gpus() -> str:
-    """Return nvidia-smi's report about this machine's GPUs, or '' if there are none."""
+    """Return what nvidia-smi reports about GPUs in this machine, or '' if there are none."""
     try:
         return str(shell.run(list(GPU_QUESTION), timeout=5).out)
     except (ProgramError, OSError):
@@ -312,7 +312,7 @@ def ask_gpus() -> str:
 
 
 def gpus_in_use(ask: Callable[[], str]) -> list[str]:
-    r"""Return the utilization and memory use of each GPU.
+    r"""Return utilization and memory use for each GPU.
 
     >>> gpus_in_use(lambda: "98, 40536\n7, 12\n"), gpus_in_use(lambda: "")
     (['GPU 0 98 %, 40536 MiB', 'GPU 1 7 %, 12 MiB'], [])

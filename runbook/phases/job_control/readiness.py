@@ -1,4 +1,4 @@
-"""Gates: the conditions for submitting a phase's job, and waivers for them."""
+"""Gates: conditions for submitting a job, and waivers for them."""
 
 import json
 from dataclasses import replace
@@ -25,10 +25,10 @@ def apply_waiver(
     gate: Check,
     key: str = "training.smoke.waived_by",
 ) -> Check:
-    """Return the gate's verdict.
+    """Return the verdict at the gate.
 
     A failed gate becomes a warning if someone waived it. The name of that person is stored in the
-    record of this phase and, with the time and the account, once in events.jsonl.
+    record for this phase and, with the time and the account, once in events.jsonl.
     """
     if gate.verdict == "pass":
         return gate
@@ -63,9 +63,9 @@ def readiness_checks(
     *,
     by_content: bool = True,
 ) -> list[Check]:
-    """Return the checks that must pass before the phase's job is submitted.
+    """Return the checks that must pass before the job for a phase is submitted.
 
-    With `by_content`, every byte of the token files is read.
+    With `by_content`, every byte in the token files is read.
     """
     # The smoke test itself needs no earlier smoke test.
     gates = []
@@ -90,7 +90,7 @@ def require_ready(training: PlannedTraining, session: Session) -> None:
 
 
 def gate_check(run: PlannedRun) -> Check:
-    """Return the smoke test's verdict.
+    """Return the verdict on the smoke test.
 
     The check fails if the verdict is for a smoke test with a different plan.
     """
@@ -108,7 +108,7 @@ def gate_check(run: PlannedRun) -> Check:
 
 
 def data_check(training: PlannedTraining, *, by_content: bool = True) -> Check:
-    """Return the data phase's check of the token files."""
+    """Return the check of the token files made in the data phase."""
     if training.phase_plan.data.mock:
         return Check(
             TOKENS,

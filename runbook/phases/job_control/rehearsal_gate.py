@@ -1,4 +1,4 @@
-"""The dry run of a layout before its first job on a cluster.
+"""Dry-runs a layout before its first job on a cluster.
 
 It runs once per layout. Its counts are stored, and are checked at each launch.
 """
@@ -44,7 +44,7 @@ VERSION = 2
 """
 WAIVER = "training.rehearsal_waived_by"
 JOB_PHASE = ENVIRONMENT
-"""The dry run's job requests the same resources as the node checks, but no devices."""
+"""The job for the dry run requests the same resources as the node checks, but no devices."""
 COUNTING = ("gpt3-runbook", "torch", "megatron-core", "deepspeed")
 """Packages whose versions may affect the counts."""
 REMEDY = (
@@ -54,7 +54,7 @@ REMEDY = (
 
 
 def require(training: PlannedTraining, session: Session) -> None:
-    """Stop before the phase's first job on a cluster if the layout fails or does not fit.
+    """Stop before the first job on a cluster if the layout fails or does not fit.
 
     A dry run at full size determines this.
     """
@@ -64,7 +64,7 @@ def require(training: PlannedTraining, session: Session) -> None:
 
 
 def show(training: PlannedTraining, session: Session) -> None:
-    """Show the counts of the layout's dry run.
+    """Show the counts from the dry run.
 
     Use the stored dry run. If no dry run was made yet, run it now, provided that this site has a
     queue.
@@ -94,7 +94,7 @@ def show(training: PlannedTraining, session: Session) -> None:
 
 
 def check_layout(training: PlannedTraining, session: Session) -> Check:
-    """Check that every stage of the phase fits its device at full size.
+    """Check that every stage in the phase fits its device at full size.
 
     If there is no stored dry run, do it now.
     """
@@ -128,7 +128,7 @@ def check_layout(training: PlannedTraining, session: Session) -> Check:
 
 
 def _fullest_text(rehearsal: Rehearsal) -> str:
-    """Return the memory that the fullest stage needs and, if known, the memory of its device."""
+    """Return the memory that the fullest stage needs and, if known, what its device has."""
     fullest = max(rehearsal.stages, key=lambda stage: stage.peak_bytes)
     gibibytes = f"{fullest.peak_bytes / 2**30:.4g}"
     if rehearsal.limit_bytes:
@@ -161,7 +161,7 @@ def _kept_path(training: PlannedTraining, ending: str = "json") -> Path:
 
 
 def _software(training: PlannedTraining) -> dict[str, str]:
-    """Return the versions that affect the counts; without a trainer here, also the job's image."""
+    """Return the versions that affect the counts; without a trainer here, also the job image."""
     there = {}
     for name, version in versions().items():
         if name in COUNTING:
@@ -174,9 +174,9 @@ def _software(training: PlannedTraining) -> dict[str, str]:
 
 
 def _rehearse(training: PlannedTraining) -> Rehearsal:
-    """Do a dry run of one step for the first rank of each stage, here or in a job.
+    """Dry-run one step for the first rank in each stage, here or in a job.
 
-    The result is stored under the layout's fingerprint.
+    The result is stored under the fingerprint of the layout.
     """
     phase = training.phase
     done = itertools.count(1)
@@ -200,7 +200,7 @@ def _count_in_a_job(
     phase: str,
     ranks: Sequence[int],
 ) -> Iterator[Any]:
-    """Yield the counts of these ranks from a job with one core and no device."""
+    """Yield the counts for these ranks, using a job with one core and no device."""
     if not asks_for_queue(training.settings, JOB_PHASE):
         raise CannotRehearseError(PhaseMessage.TRAINER_NOT_INSTALLED)
 
@@ -219,7 +219,7 @@ def _count_in_a_job(
         "--out",
         out.relative_to(training.folder).as_posix(),
     )
-    # Eight digits alone would be mistaken for the number of an attempt.
+    # Eight digits alone would be mistaken for an attempt number.
     part = f"rehearsal-plan{input.name[:8]}"
     task = Task("rehearse a layout", command, in_container=True, part=part)
     try:

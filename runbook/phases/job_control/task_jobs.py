@@ -24,7 +24,7 @@ def run_tasks(run: PlannedRun, phase: str, tasks: Sequence[Task]) -> None:
     """Submit tasks and watch them until they end.
 
     Each task starts when the previous one has succeeded. A job that is already running is watched.
-    Raise `JobFailedError` with the last lines of a failed job.
+    Raise `JobFailedError` with the last lines printed by a failed job.
     """
     scheduler = get_scheduler(run.settings.site)
     assert isinstance(scheduler, QueueScheduler), "only requested from a queue"
@@ -52,7 +52,7 @@ def end_text(
     folders: Sequence[JobFolder],
     num_lines: int = 12,
 ) -> str:
-    """Return how a job ended, with the last lines of its output."""
+    """Return how a job ended, with the last lines that it printed."""
     lines = []
     for part in folders:
         for log in (part.err, part.out):

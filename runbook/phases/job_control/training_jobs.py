@@ -1,4 +1,4 @@
-"""Submits or finds the jobs of a training run, watches them, and resumes training."""
+"""Submits or finds the jobs for a training run, watches them, and resumes training."""
 
 import sys
 import time
@@ -54,10 +54,10 @@ def training_step(
     before_submit: BeforeSubmit | None = None,
     python: str = "",
 ) -> JobStep:
-    """Return the training run of a phase as a step that jobs carry out.
+    """Return the training run in a phase as a step that jobs carry out.
 
-    `before_submit` is called once it is certain that a job will be submitted. `python` starts the
-    ranks; if it is empty, the site's own Python does.
+    `before_submit` is called once it is certain that a job will be submitted. `python` is used to
+    start the ranks; if it is empty, Python from the site is used.
     """
     step = train_step(training.run, training.phase)
 
@@ -82,9 +82,10 @@ def training_step(
 
 
 def render_training(training: PlannedTraining, python: str = "") -> RenderedJob:
-    """Return the files of the phase's next job. The job avoids nodes that are known to be bad.
+    """Return the files for the next job in a phase. The job avoids nodes known to be bad.
 
-    `python` starts the ranks on a local site; if it is empty, the site's own Python does.
+    `python` is used to start the ranks on a local site; if it is empty, Python from the site is
+    used.
     """
     job = training.job
     nodes_wanted = job.nodes + job.spares
@@ -103,7 +104,7 @@ def render_training(training: PlannedTraining, python: str = "") -> RenderedJob:
 def watch(training: PlannedTraining, training_job: JobStep) -> None:
     """Follow the job through its files until it ends, and resume the training if the job stopped.
 
-    A failure is shown with the last lines of the job's own output.
+    A failure is shown with the last lines that the job printed.
     """
     if job_step.require_unchanged(training_job).state is StepState.DONE:
         show_text(PhaseMessage.NOTHING_TO_WATCH.fill(phase=training.phase))
@@ -142,8 +143,8 @@ LOOK_SECONDS = 1.0
 def _wait_for_recovery(job: JobFolder, decision: Decision) -> None:
     """Wait as long as the decision requires, and explain the wait.
 
-    `runbook cancel` ends the wait. A file in the ended job's folder tells that command that a
-    watcher is waiting.
+    `runbook cancel` ends the wait. A file in the folder of the ended job is used to tell that
+    command about the waiting watcher.
     """
     if not decision.wait_seconds:
         return
@@ -159,7 +160,7 @@ def _wait_for_recovery(job: JobFolder, decision: Decision) -> None:
 
 
 def follow(training: PlannedTraining, until: int = 0) -> JobStatus:
-    """Show the newest job's progress until it ends.
+    """Show progress in the newest job until it ends.
 
     With `until`, stop once the job has reached that iteration.
     """
@@ -179,7 +180,7 @@ def follow(training: PlannedTraining, until: int = 0) -> JobStatus:
     }
     submitted = record.submitted if (record := job_folder.read_record(folder)) else 0
 
-    def enough(rows: list[dict[str, Any]]) -> bool:  # Rows of an earlier, removed job do not count
+    def enough(rows: list[dict[str, Any]]) -> bool:  # Rows from an old, removed job do not count
         return (
             bool(rows)
             and rows[-1].get("time", submitted) >= submitted
@@ -195,7 +196,7 @@ def follow(training: PlannedTraining, until: int = 0) -> JobStatus:
 def stop_gently(training: PlannedTraining) -> JobStatus:
     """Ask the newest job to save and stop, and wait until it has ended.
 
-    A queue sends the same request shortly before a job's time limit.
+    A queue sends the same request shortly before the time limit.
     """
     scheduler = get_scheduler(training.settings.site)
     folder = newest_job(training)
@@ -212,7 +213,7 @@ def stop_gently(training: PlannedTraining) -> JobStatus:
 def failure_text(
     training: PlannedTraining, status: JobStatus, decision: Decision | None = None
 ) -> Statement:
-    """Return the cause of a job's failure, the last lines of its output, and the output's path.
+    """Return why a job failed, the last lines that it printed, and the path to its output.
 
     The text also explains why the job is not restarted.
     """
@@ -257,7 +258,7 @@ def note_job_end(
 def _judge(training: PlannedTraining, status: JobStatus, attempts: list[Attempt]) -> Decision:
     """Decide what to do after the newest job.
 
-    The decision is added to the run's events and to the list of attempts.
+    The decision is added to the events and to the list of attempts.
     """
     log = training.phase_plan.log
     run = training.folder
@@ -289,7 +290,7 @@ def _judge(training: PlannedTraining, status: JobStatus, attempts: list[Attempt]
 
 
 def _report_bad_nodes(training: PlannedTraining, attempt: Attempt) -> None:
-    """Record the nodes that the newest job's failure or alarms point to, for later jobs."""
+    """Record the nodes that a failure or alarms in the newest job point to, for later jobs."""
     settings = training.settings
     report_bad_nodes(
         settings,
@@ -313,7 +314,7 @@ def _report_bad_nodes(training: PlannedTraining, attempt: Attempt) -> None:
 
 
 def newest_job(training: PlannedTraining) -> JobFolder:
-    """Return the folder of the phase's newest job; raise `JobError` if there is no job."""
+    """Return the folder for the newest job in a phase; raise `JobError` if there is no job."""
     folder = job_folder.latest_job_folder(training.folder, training.phase)
     if folder is None:
         raise JobError(PhaseMessage.NO_JOB_YET, phase=training.phase)

@@ -1,1 +1,1 @@
-"""A ladder: small training runs that resemble the run, from which the run's loss is forecast."""
+"""Ladders: small training runs that resemble a run, used to forecast its loss."""

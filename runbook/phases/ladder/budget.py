@@ -1,4 +1,4 @@
-"""The time budget of a ladder, within which its rungs are trained.
+"""The time budget for a ladder, within which its rungs are trained.
 
 The planned step time on a CPU may be off by a third, and other programs may use the machine. The
 remaining rungs are therefore made smaller if they would not end in time, and larger again if the
@@ -23,15 +23,15 @@ AIM = 0.92
 WORTH_CHANGING = 0.03
 """The rungs are changed only if the factor between them changes by at least this share."""
 ROUNDS = 30
-"""Number of bisections when searching the factor between rungs, enough for a float's precision."""
+"""Bisections to use when searching the factor between rungs, enough for float precision."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Planned and measured seconds of trained rungs whose time is known."""
+    """Planned and measured seconds for trained rungs whose time is known."""
 
     num_rungs: int = 0
-    """Number of trained rungs, including those whose time is unknown."""
+    """How many rungs were trained, including those whose time is unknown."""
     planned_seconds: float = 0.0
     measured_seconds: float = 0.0
     newest: float = 0.0
@@ -47,7 +47,7 @@ class Pace:
 
     @property
     def slowest(self) -> float:
-        """Ratio of measured to planned time: of all rungs, or of the newest rung if it was slower."""
+        """Ratio of measured to planned time: for all rungs, or for the newest one if slower."""
         if not self.planned_seconds:
             return 1.0
         return max(self.newest, self.measured_seconds / self.planned_seconds)
@@ -70,12 +70,12 @@ def pace_of(trained: Sequence[PlannedRung]) -> Pace:
 
 @dataclass
 class LadderBudget:
-    """The wall-time budget of a whole ladder on this machine, and how much of it has been used."""
+    """Wall-time budget for a whole ladder on this machine, and how much has been used."""
 
     seconds: float | None
     """None if no budget was requested, or if the rungs wait in a queue."""
     spent_before: float = 0.0
-    """Seconds that earlier calls used. A call that was killed during a rung is not included."""
+    """Seconds that earlier calls used. A call killed during a rung is not included."""
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -100,11 +100,11 @@ def fit_rungs_left(
 ) -> Ladder:
     """Return the ladder with its untrained rungs resized to finish in time.
 
-    `pace` is the ratio of measured to planned time of the trained rungs. Rungs that were made
+    `pace` is the ratio of measured to planned time for the trained rungs. Rungs that were made
     smaller grow again if the pace allows, up to the largest one as first planned. The factor
-    between them is never below `LEAST_BETWEEN_RUNGS`. The ladder is not changed if the compute of
-    the remaining rungs does not grow from each rung to the next (as with the extra rungs of a
-    ladder of six to eight), or if rounding would change a batch too much.
+    between them is never below `LEAST_BETWEEN_RUNGS`. The ladder is not changed if compute does not
+    grow from each remaining rung to the next (as with the extra rungs in a ladder of six to eight),
+    or if rounding would change a batch too much.
     """
     trained = [planned.rung for planned in ladder.rungs[:num_trained]]
     untrained = ladder.rungs[num_trained:]
@@ -162,7 +162,8 @@ def _affordable_factor(
 def _is_line(last: LadderRung, untrained: Sequence[PlannedRung]) -> bool:
     """Return whether each rung has clearly more compute than the rung before it.
 
-    Extra rungs of a different shape have the compute of an earlier rung, so they fail this test.
+    Extra rungs with a different shape use as much compute as an earlier rung, so they fail this
+    test.
     """
     below = last.flops
     for planned in untrained:

@@ -1,4 +1,4 @@
-"""Trains a ladder's rungs, each as a recorded run, and reads the losses that they reach."""
+"""Trains the rungs of a ladder, each as a recorded run, and reads the losses that they reach."""
 
 import os
 import time
@@ -24,7 +24,7 @@ from runbook.runs.step import Reading, read_mark, step_status
 
 Say = Callable[[str], None]
 TrainRung = Callable[[Ladder, PlannedRung, Say], None]
-"""A function that trains a rung or continues it.
+"""Function used to train a rung or to continue it.
 
 It raises `RunbookError` if the rung fails.
 """
@@ -71,7 +71,7 @@ def climb(
         if was_done and read_mark(rung_path, FULL) is not None:
             _refuse_changed(rung_path)
         else:
-            # If a call was killed during a rung, the rung's time is unknown.
+            # If a call was killed during a rung, the time for this rung is unknown.
             is_time_known = planned.measured_seconds is not None or not is_begun(rung_path)
             started = time.monotonic()
             try:
@@ -104,7 +104,7 @@ def is_begun(rung_path: Path) -> bool:
 
 
 def _with_time(ladder: Ladder, position: int, seconds: float | None) -> Ladder:
-    """Return the ladder with `seconds` added to a rung's time.
+    """Return the ladder with `seconds` added to the time of a rung.
 
     None means that the time is unknown.
     """
@@ -139,7 +139,7 @@ def _keep_to_budget(
 
 
 def _report_time(planned: PlannedRung, say: Say) -> None:
-    """Report the planned and the actual time of a rung."""
+    """Report planned and actual time for a rung."""
     if planned.seconds is None or planned.measured_seconds is None:
         return
     say(
@@ -173,7 +173,7 @@ def _report_time_left(
 
 
 def _refuse_changed(rung_path: Path) -> None:
-    """Raise `RunbookError` if the losses of a finished rung have changed or are lost."""
+    """Raise `RunbookError` if the losses from a finished rung have changed or are lost."""
     status = step_status(rung_path, train_name(FULL), reading=Reading.LINE_FILES)
     if status.lost_an_output:
         raise RunbookError(
@@ -185,12 +185,12 @@ def _refuse_changed(rung_path: Path) -> None:
 
 
 def rung_folder(ladder: Ladder, settings: Settings, planned: PlannedRung) -> Path:
-    """Return the folder of a rung's run."""
+    """Return the run folder for a rung."""
     return runs_folder(settings.project) / f"{settings.run.run}--{planned.name}"
 
 
 def share_tokens(settings: Settings, ladder: Ladder, folder: Path) -> None:
-    """Give a rung the token files of the run, or of the first rung, as hard links.
+    """Give a rung the token files from the run, or from the first rung, as hard links.
 
     02-data then treats them as done.
     """
@@ -219,7 +219,7 @@ def _has_tokens(folder: Path) -> bool:
 
 
 def read_rung(folder: Path, planned: PlannedRung) -> FinishedRung | None:
-    """Return the results of a rung, or None if its training is not finished."""
+    """Return the results from a rung, or None if its training is not finished."""
     if not read_mark(folder, train_name(FULL)):
         return None
     plan = read_plan(folder / "plan.json", FULL)
@@ -249,7 +249,7 @@ def read_finished(ladder: Ladder, settings: Settings) -> list[FinishedRung]:
 
 
 def training_rows(rungs: list[FinishedRung], series: str) -> list[TrainingRow]:
-    """Return the rungs as rows of the table that `runbook forecast --fit` reads."""
+    """Return the rungs as rows for the table that `runbook forecast --fit` reads."""
     rows = []
     for rung in rungs:
         rows.append(

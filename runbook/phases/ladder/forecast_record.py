@@ -1,4 +1,4 @@
-"""Records and tables for a forecast of a run's final loss, whatever its basis."""
+"""Records and tables for final-loss forecasts, whatever they are based on."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ from runbook.forecast.interval_rules import INTERVAL, SHARE_IN_INTERVAL
 from runbook.phases.messages import PhaseMessage
 
 SIZE_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Model sizes to show at the same compute, as multiples of the run's own size."""
+"""Model sizes to show at the same compute, as multiples of the size of the run."""
 
 
 @dataclass(frozen=True)
 class SizeForecast:
-    """A training run of a model of a different size, with the same compute."""
+    """Training a model of a different size with the same compute."""
 
     parameters: float
     tokens: float
@@ -24,7 +24,7 @@ class SizeForecast:
 
 @dataclass(frozen=True)
 class RunForecast:
-    """The forecast of the run's loss on held-out text after its last step."""
+    """A forecast for the loss on held-out text after the last step."""
 
     loss: float
     low: float
@@ -44,7 +44,7 @@ class RunForecast:
 
 
 def sizes_table(forecast: RunForecast) -> Table:
-    """Return a table of the losses that models of other sizes would reach with the same compute."""
+    """Return a table with the losses that other model sizes would reach with the same compute."""
     rows = [_size_row(size) for size in forecast.same_compute]
     notes = []
     if forecast.best is not None:

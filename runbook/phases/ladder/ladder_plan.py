@@ -1,4 +1,4 @@
-"""The plan of a ladder: its rungs and their cost.
+"""Plans a ladder: its rungs and their cost.
 
 The rungs fit a budget. They are stored in ladder.json before the first of them is trained.
 """
@@ -32,17 +32,17 @@ from runbook.runs.run_folder import runs_folder
 
 LADDER_FILE = "ladder.json"
 DEFAULT_SHARE = 0.01
-"""Share of the run's own device-hours that is used if no budget is set."""
+"""Share of the device-hours for the run that is used if no budget is set."""
 DEFAULT_SECONDS = 600.0
-"""Smallest default budget, so that even the ladder of a small run gets some time."""
+"""Smallest default budget, so that even the ladder for a small run gets some time."""
 START_SECONDS = 8.0
-"""Time that a rung needs for the trainer's start-up, the checks and the records.
+"""Time that a rung needs to start the trainer, and for checks and records.
 
-This takes 8 s of processor time on two cores, and both ranks work at once for 5 s of it (AMD EPYC,
+This takes 8 s of processor time on two cores, with both ranks working at once for 5 s (AMD EPYC,
 Zen 4, 2026-11-28). With notebooks it took 40 to 50 s.
 """
 FIRST_RUNG_SECONDS = 12.0
-"""Additional time of the first rung, which imports torch and tokenizes a small text."""
+"""Additional time for the first rung, which imports torch and tokenizes a small text."""
 BUDGET_ROUNDS = 4
 CLOSE_ENOUGH = 1.02
 
@@ -53,14 +53,14 @@ class PlannedRung:
 
     rung: LadderRung
     name: str
-    """Name of the rung's run, as set by `--as`."""
+    """Run name for the rung, as set by `--as`."""
     seconds: float | None = None
     device_hours: float | None = None
     cost: float | None = None
     is_measured: bool = False
     """Whether a smoke test on this machine has timed a similar step."""
     measured_seconds: float | None = None
-    """Wall time of the rung's training over all calls.
+    """Wall time spent training the rung over all calls.
 
     None if the rung is not trained or its time is unknown.
     """
@@ -75,12 +75,12 @@ class PlannedRung:
 
 @dataclass(frozen=True)
 class Ladder:
-    """The rungs that the loss of one run is forecast from."""
+    """The rungs used to forecast the loss of one run."""
 
     run: str
     """The run as given to `runbook run`: a name, or RUN:VARIANT."""
     name: str
-    """Prefix of the rungs' names."""
+    """Prefix for rung names."""
     set_words: tuple[str, ...]
     family: dict[str, object]
     """Values that must be equal for losses to be comparable, by key; see `family_values`."""
@@ -98,13 +98,13 @@ class Ladder:
     spent_seconds: float = 0.0
     """Wall time on this machine that all calls have used so far."""
     planned_flops: float = 0.0
-    """Compute of the largest rung as first planned; 0 if the rungs were never resized."""
+    """Compute for the largest rung as first planned; 0 if the rungs were never resized."""
 
     @property
     def seconds(self) -> float | None:
-        """Return the planned total time of all rungs, including start-up.
+        """Return the planned total time for all rungs, including start-up.
 
-        Return None if the time of a rung is unknown.
+        Return None if the time for a rung is unknown.
         """
         times = [rung.seconds for rung in self.rungs]
         known_times = [seconds for seconds in times if seconds is not None]
@@ -114,7 +114,7 @@ class Ladder:
 
     @property
     def device_hours(self) -> float | None:
-        """Return the planned device-hours of all rungs, including start-up."""
+        """Return the planned device-hours for all rungs, including start-up."""
         hours = []
         for rung in self.rungs:
             if rung.device_hours is not None:
@@ -128,7 +128,7 @@ class Ladder:
 
 
 def starts_seconds(count: int) -> float:
-    """Return the planned wall time for the start-up of this many rungs."""
+    """Return the wall time planned to start this many rungs."""
     return START_SECONDS * count + FIRST_RUNG_SECONDS
 
 
@@ -142,10 +142,10 @@ def plan_ladder(
     budget_device_hours: float = 0.0,
     measure_core: Callable[[Settings], float] | None = None,
 ) -> Ladder:
-    """Return the ladder that a run's budget allows. Nothing is written.
+    """Return the ladder that the budget for a run allows. Nothing is written.
 
-    The default budget is 1% of the run's own device-hours, but at least ten minutes. `measure_core`
-    measures the speed of a core, for rungs whose steps no smoke test has timed.
+    The default budget is 1% of the device-hours for the run, but at least ten minutes.
+    `measure_core` is used to measure core speed, for rungs whose steps no smoke test has timed.
     """
     settings, plan = load_plan(run, set_words, measured=True)
     framework = settings.run.training.framework
@@ -192,7 +192,7 @@ def _fit_budget(
     """Return the ladder whose rungs use this many device-hours.
 
     The rungs use fewer device-hours if the largest one would otherwise exceed a quarter of the
-    run's compute.
+    compute for the run.
     """
     most_flops = LARGEST_SHARE * family.flops
     start_hours = starts_seconds(count) * family.devices / 3600
@@ -224,9 +224,9 @@ def _fit_budget(
 
 
 def _without_times(ladder: Ladder, family: Family, count: int) -> Ladder:
-    """Return a ladder of about 1% of the run's compute.
+    """Return a ladder that needs about 1% of the compute for the run.
 
-    This ladder is used if the plan has no estimate of the step time.
+    It is used if the plan has no step-time estimate.
     """
     designed = design_rungs(family, count, DEFAULT_SHARE / 2 * family.flops)
     note = (
@@ -254,7 +254,7 @@ def _planned(ladder: Ladder, rung: LadderRung, core_flops: float = 0.0) -> Plann
     set_words = [*ladder.set_words, *rung.words()]
     _, plan = load_plan(ladder.run, set_words, measured=True)
     is_measured = plan.calibration[FULL] is not None
-    # A smoke test's step time already reflects the speed of the machine's cores.
+    # The step time in a smoke test already reflects how fast the cores are.
     if core_flops and not is_measured:
         _, plan = load_plan(ladder.run, set_words, core_flops=core_flops)
     time = plan.time[FULL]
@@ -270,7 +270,7 @@ def _planned(ladder: Ladder, rung: LadderRung, core_flops: float = 0.0) -> Plann
 
 
 def family_of(settings: Settings, plan: Plan) -> Family:
-    """Return the values of the run that its rungs are derived from."""
+    """Return the values in the run from which its rungs are derived."""
     phase = plan.phases[FULL]
     # Rungs use no tensor parallelism, so their vocabulary is padded for one rank.
     vocabulary = padded_vocabulary(phase.model.shape.vocabulary, 1)
@@ -299,7 +299,7 @@ DATA_KEYS = (
     "data.append_eod",
     "training.sequence_length",
 )
-"""Keys whose values must be equal for the losses of two training runs to be comparable."""
+"""Keys whose values must be equal so that losses from two training runs can be compared."""
 RECIPE_KEYS = (
     "training.schedule",
     "training.wsd_decay_fraction",
@@ -309,7 +309,7 @@ RECIPE_KEYS = (
     "training.dropout",
     *OPTIMIZER_KEYS,
 )
-"""Keys whose change shifts the losses of all sizes by an unknown amount."""
+"""Keys that, if changed, shift the losses at all sizes by an unknown amount."""
 
 
 def family_values(settings: Settings, plan: Plan) -> dict[str, object]:
@@ -326,12 +326,12 @@ def family_values(settings: Settings, plan: Plan) -> dict[str, object]:
 
 
 def ladder_folder(settings: Settings, name: str) -> Path:
-    """Return the folder of a ladder's own files, next to the folders of its rungs."""
+    """Return the folder for files about the ladder itself, next to the rung folders."""
     return runs_folder(settings.project) / f"{settings.run.run}--{name}"
 
 
 def read_ladder(folder: Path) -> Ladder | None:
-    """Return the ladder that was started in this folder, or None if there is none."""
+    """Return the ladder started in this folder, or None if there is none."""
     remedy = "Delete it. The ladder is then designed again, and finished rungs are kept."
     return read_json_record(folder / LADDER_FILE, Ladder, "a ladder", remedy)
 

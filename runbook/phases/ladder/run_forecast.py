@@ -1,4 +1,4 @@
-"""Forecasts a run's loss from its ladder.
+"""Forecasts the loss of a run from its ladder.
 
 The forecast covers other model sizes, and lists reasons not to trust it.
 """
@@ -34,12 +34,12 @@ from runbook.phases.ladder.rungs import Family, short_rungs
 from runbook.phases.messages import PhaseMessage
 
 OPTIMUM_REACH = 8.0
-"""The search for the best size covers sizes that differ from the run's by up to this factor."""
+"""The search for the best size covers sizes up to this many times smaller or larger."""
 OPTIMUM_STEPS = 61
 SAME_EVALUATION = 1.02
 """Two evaluations count as using the same tokens if their numbers differ by at most this factor.
 
-A rung is evaluated on whole batches of its own, so its number may differ a little.
+A rung is evaluated on whole batches of its own size, so its number may differ a little.
 """
 FEWEST_RATIOS = 1.5
 """Factor by which tokens per parameter must differ between rungs.
@@ -55,10 +55,10 @@ def forecast_run(
     values: dict[str, object],
     epochs: float | None,
 ) -> RunForecast:
-    """Return the forecast for a run's current plan.
+    """Return the forecast for the current plan of a run.
 
-    `values` are the run's `family_values`, and `epochs` is how often its tokens repeat (None if
-    unknown). Raise `DataError` if there are too few rungs, if they were trained on a different
+    `values` are the `family_values` of the run, and `epochs` is how often its tokens repeat (None
+    if unknown). Raise `DataError` if there are too few rungs, if they were trained on a different
     text, or if tokens repeat too often.
     """
     _refuse_other_text(ladder, values)
@@ -103,8 +103,8 @@ class _Doubt:
 
 
 def _recipe_doubt(ladder: Ladder, values: dict[str, object]) -> _Doubt:
-    """Return a doubt if the rungs were trained with a different recipe from the run's."""
-    # A ladder from an earlier version lacks keys that were added later.
+    """Return a doubt if the rungs were trained with a different recipe than the run."""
+    # A ladder from an earlier version lacks keys added later.
     known = {key: value for key, value in values.items() if key in ladder.family}
     changed = [key for key, value in known.items() if ladder.family[key] != value]
     if not changed:
@@ -146,7 +146,7 @@ def _steps_doubt(finished: Sequence[FinishedRung]) -> _Doubt:
 
 
 def _uneven_doubt(finished: Sequence[FinishedRung]) -> _Doubt:
-    """Return a doubt if a rung's loss is far from the line between its neighbours."""
+    """Return a doubt if the loss at a rung is far from the line between its neighbours."""
     runs = as_fit(list(finished))
     line = line_of(runs)
     uneven = uneven_rungs(line)
@@ -179,10 +179,11 @@ def _stability_doubt(family: Family) -> _Doubt:
 
 
 def _text_error(finished: Sequence[FinishedRung], family: Family) -> float:
-    """Return by how many nats the loss may differ between the run's and the rungs' held-out tokens.
+    """Return by how many nats the loss may differ between held-out tokens in the run and the rungs.
 
     It is 0 if the tokens are the same. One set of tokens is always the beginning of the other. The
-    two largest rungs decide the forecast; the one whose set differs more from the run's is used.
+    two largest rungs decide the forecast; the one whose set differs more from that of the run is
+    used.
     """
     if not family.evaluated_samples:
         return 0.0
@@ -248,7 +249,7 @@ def _sizes(
     family: Family,
     factor: float,
 ) -> tuple[tuple[SizeForecast, ...], SizeForecast | None, str]:
-    """Return forecasts for other model sizes at the run's compute, and the best size.
+    """Return forecasts for other model sizes with the same compute as the run, and the best size.
 
     If there is no best size, return the reason.
     """
@@ -277,9 +278,9 @@ def _forecast_ratios(
     ratios: Sequence[float],
     factor: float,
 ) -> tuple[SizeForecast, ...]:
-    """Return forecasts for these multiples of the run's size.
+    """Return forecasts for models that are larger or smaller than the run by these factors.
 
-    Their numbers of tokens are chosen so that the compute stays the same.
+    They train on as many tokens as keep the compute the same.
     """
     sizes = [(family.parameters * ratio, family.tokens / ratio, family.flops) for ratio in ratios]
     forecasts = forecast_from_ladder(runs, _targets(sizes))

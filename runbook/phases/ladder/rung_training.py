@@ -1,10 +1,11 @@
-"""Trains a rung as a recorded run, in the process of the ladder and without notebooks.
+"""Trains a rung as a recorded run, in the ladder process and without notebooks.
 
 The steps are the same as in the notebooks 02-data and 04-training, and leave the same files:
 run.yaml, plan.json, the job with its output, metrics, events, checkpoint, done markers and the JSON
 records. The executed notebooks are missing, and so are the results that only notebooks produce: the
-record of 00, sealed forecasts and sample text. Executing the notebooks took three kernels and most
-of a small rung's time. `runbook run RUN --as RUNG` still produces them, without training again.
+record for 00, sealed forecasts and sample text. Executing the notebooks took three kernels and most
+of the time that a small rung needs. `runbook run RUN --as RUNG` still produces them, without
+training again.
 """
 
 import contextlib
@@ -38,14 +39,14 @@ from runbook.runs import run_files
 from runbook.runs.step import read_mark
 
 OUTPUT_FILE = "rungs.log"
-"""File in the ladder's folder with the output of all rungs' steps."""
+"""File in the ladder folder with output from the steps of all rungs."""
 PYTHON_FILE = "python"
-"""File in the ladder's folder that starts the ranks of the rungs' jobs in place of Python; see
+"""File in the ladder folder that rung jobs use in place of Python to start ranks; see
 `WarmTrainer.write_python`.
 """
 
 PROMPT = "training.sample_prompt"
-"""Key of the text that a run's model continues before and after training.
+"""Key for the text that the model continues before and after training.
 
 For a rung, it is empty.
 """
@@ -53,9 +54,9 @@ For a rung, it is empty.
 
 @contextmanager
 def rung_trainer(settings: Settings, folder: Path) -> Iterator[TrainRung]:
-    """Yield a function that trains rungs, one after another. `folder` is the ladder's own folder.
+    """Yield a function to train rungs, one after another. `folder` is the ladder folder.
 
-    On this machine's CPU, torch and megatron-core are imported once for all rungs.
+    On CPUs in this machine, torch and megatron-core are imported once for all rungs.
     """
     with contextlib.ExitStack() as stack:
         trainer = RungTrainer(folder)
@@ -69,9 +70,9 @@ def rung_trainer(settings: Settings, folder: Path) -> Iterator[TrainRung]:
 def can_fork_ranks(settings: Settings) -> bool:
     """Return whether ranks on this machine can be forked from a process that has imported torch.
 
-    A site's own interpreter, modules and variables take effect only when a process starts, and a
-    GPU context does not survive a fork. Systems other than Linux lack calls that the fork server
-    needs.
+    An interpreter, modules and variables set by the site take effect only when a process starts,
+    and a GPU context does not survive a fork. Systems other than Linux lack calls that the fork
+    server needs.
     """
     if sys.platform != "linux":
         return False
@@ -90,16 +91,16 @@ class RungTrainer:
     """The rungs' trainer. It starts its fork server with the first rung that it trains."""
 
     folder: Path
-    """The ladder's own folder."""
+    """The ladder folder."""
     warm: WarmTrainer | None = None
-    """None if every rank of every rung imports torch itself."""
+    """None if every rank in every rung imports torch itself."""
 
     def train(self, ladder: Ladder, planned: PlannedRung, say: Say) -> None:
         """Train a rung, or continue it. Raise `RunbookError` if that fails."""
         request = request_of(ladder, planned, say)
         settings = _settings_of(request, say)
         if settings.site.scheduler != "local" and planned == ladder.rungs[0]:
-            # The nodes of a queue may lack software that this machine has, so their environment is
+            # Nodes behind a queue may lack software that this machine has, so their environment is
             # checked first. On this machine, the rung itself would fail just as quickly.
             outcome, folder = run_phases(request, say)
             if outcome.exit_code:
@@ -119,7 +120,7 @@ class RungTrainer:
             _make_tokens(settings)
         opened = open_run_phase(settings, FULL)
         with _recorded(opened.session):
-            # This only finds the files of another rung, and marks them as belonging to this rung.
+            # This only finds files from another rung, and marks them as belonging to this rung.
             data_phase.tokenize(opened)
             training_phase.check_ready(opened)
             job = training_jobs.training_step(
@@ -131,7 +132,7 @@ class RungTrainer:
             training_phase.finish(opened)
 
     def _python(self) -> str:
-        """Return the Python that starts a rung's ranks; empty means the site's own."""
+        """Return the Python used to start ranks; empty means the one from the site."""
         if self.warm is None:
             return ""
         if not self.warm.pid:
@@ -142,9 +143,9 @@ class RungTrainer:
 
 
 def request_of(ladder: Ladder, planned: PlannedRung, say: Say) -> RunRequest:
-    """Return the request to `runbook run` that checks the environment of a rung.
+    """Return the request to `runbook run` that checks the environment for a rung.
 
-    A rung that an earlier version started has the run's prompt, and keeps it.
+    A rung started by an earlier version has the prompt from the run, and keeps it.
     """
     set_words = (*ladder.set_words, *planned.rung.words())
     request = RunRequest(ladder.run, set_words, planned.name, PLAN, ENVIRONMENT)
@@ -156,7 +157,7 @@ def request_of(ladder: Ladder, planned: PlannedRung, say: Say) -> RunRequest:
 
 
 def _settings_of(request: RunRequest, say: Say) -> Settings:
-    """Return the values of a rung, including those that the user set for its folder."""
+    """Return the values for a rung, including those that the user set for its folder."""
     load = partial(params.load, request.run, set_words=request.words())
     settings = with_values_given_before(load, say)
     require_values(settings)
@@ -202,7 +203,7 @@ def _stopped(folder: Path, phase: str, message: str) -> RunbookError:
 
 
 class RungOutput(io.TextIOBase):
-    """Writes the output of a rung's steps to a file, and reports the training's progress lines."""
+    """Writes output from rung steps to a file, and reports progress lines from training."""
 
     def __init__(self, log: TextIO, say: Say) -> None:
         self._log = log

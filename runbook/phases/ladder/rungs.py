@@ -1,10 +1,10 @@
-"""The rungs of a ladder: smaller training runs, derived from the run's own values by one rule.
+"""Rungs of a ladder: smaller training runs, derived from the values of a run by one rule.
 
-Every rung uses the run's text, tokenizer, sequence length and schedule shape. The number of tokens
-is proportional to the size, with the run's own ratio. Learning rate and batch scale with the size
-as in the ladders of Porian et al. (arXiv:2406.19146) and of OLMo (arXiv:2412.04403): the rate with
-N^(-1/3), the batch with N^(2/3). If the batch is too small for that, rungs keep the run's batch and
-rate.
+Every rung uses the same text, tokenizer, sequence length and schedule shape as the run. The number
+of tokens is proportional to the size, with the same ratio as in the run. Learning rate and batch
+scale with the size as in the ladders of Porian et al. (arXiv:2406.19146) and of OLMo
+(arXiv:2412.04403): the rate with N^(-1/3), the batch with N^(2/3). If the batch is too small for
+that, rungs keep the batch and rate of the run.
 """
 
 import math
@@ -18,7 +18,7 @@ from runbook.plan_file.schema import ModelShape
 from runbook.planning.sizes import whole
 
 FEWEST_RUNGS = 5
-"""A scaling law of size and tokens has five parameters."""
+"""A scaling law in size and tokens has five parameters."""
 MOST_RUNGS = 8
 COMPUTE_BETWEEN_RUNGS = 2.0
 """With this factor, five rungs span a factor of 16 and together cost about twice as much as the
@@ -26,23 +26,23 @@ largest rung.
 
 A smaller factor is used only if the smallest rung would be narrower than `NARROWEST`. The small
 rungs may have few steps, because their weight in the forecast is small: the error is smallest if
-the last rung is large, and much larger than the one before it. In benchmarks/forecast, the standard
-deviation of the error is 1.0 % with a factor of about 2, and 1.35 % with factors of 1.5 to 1.7.
+the last rung is large, and much larger than the one before it. In benchmarks/forecast, the error
+has a standard deviation of 1.0 % with a factor of about 2, and 1.35 % with factors of 1.5 to 1.7.
 """
 LEAST_BETWEEN_RUNGS = 1.25
 """Rungs with a smaller factor between them would differ little more than two random seeds do."""
 NARROWEST = 32
 """Width below which a model learns differently from wider models.
 
-With a vocabulary of 50,000, a model of this width already has 1.6 M parameters.
+With a vocabulary of 50,000, a model with this width already has 1.6 M parameters.
 """
 LARGEST_SHARE = 0.25
-"""A rung that uses more than this share of the run's compute is not a small training run."""
+"""A rung that uses more than this share of the compute for the run is not a small training run."""
 ON_ONE_LINE = 5
-"""Number of rungs with as many tokens per parameter as the run has.
+"""How many rungs have as many tokens per parameter as the run has.
 
-Each further rung has the compute of one of these but a different size, so that the fit can separate
-the effects of size and tokens.
+Each further rung uses as much compute as one of these at a different size, so that the fit can
+separate the effects of size and tokens.
 """
 OTHER_SIZES = ((2, 2.0), (2, 0.5), (3, 2.0))
 """For each extra rung, the position of the rung with the same compute, and the size relative to it.
@@ -52,48 +52,47 @@ The small rungs are used, because they are cheap.
 RATE_EXPONENT = -1 / 3
 BATCH_EXPONENT = 2 / 3
 WORST_BATCH_ROUNDING = 0.06
-"""Largest relative change of a batch due to rounding. Above it, every rung uses the run's own
+"""Largest relative change in a batch due to rounding. Above it, every rung uses the run's own
 batch.
 
 A batch of only a few sequences cannot be scaled smoothly with the model: going from 5 to 6
-sequences changes the number of steps so much that the rungs' losses would zigzag.
+sequences changes the number of steps so much that the losses would zigzag.
 """
 USUAL_INIT_STD = 0.02
 DECISIVE_SHARE = 1 / 3
-"""Rungs with at least this share of the largest rung's compute decide the forecast.
+"""Rungs with at least this share of the compute in the largest rung decide the forecast.
 
-On a line with a factor of 2, these are the two largest. Each smaller rung has a weight of at most
-1/64 (`forecast/ladder_line.py`).
+On a line with a factor of 2, these are the two largest. Each smaller rung weighs at most 1/64
+(`forecast/ladder_line.py`).
 """
 FEWEST_STEPS = 300
-"""Fewest steps of a decisive rung. The loss of a shorter training run depends on its steps, not its
-tokens.
+"""Fewest steps for a decisive rung. With fewer, the loss depends on steps, not on tokens.
 
 On the shipped corpus, 95,000 tokens reach 7.60 nats in 46 steps, and 6.97 in 186 steps with a
-quarter of the batch. A law through rungs of 186 to 811 steps missed by 3.8 % (docs/ladder.md).
+quarter of the batch. A law through rungs with 186 to 811 steps missed by 3.8 % (docs/ladder.md).
 """
 MOST_NOISE = 0.019
 """A run is nearly unstable if rate x width / sqrt(tokens in a batch) is larger than this.
 
 The highest stable rate falls with the width (Yang et al., arXiv:2203.03466) and grows with the
 square root of the batch (Malladi et al., arXiv:2205.10287). Rungs are narrower than the run, so
-they do not show the instability. In benchmarks/forecast, runs of 0.021 to 0.034 ended 5 to 22 %
-above their forecasts; runs of 0.0085 to 0.017 did not. GPT-3 with 175B parameters has 0.0004.
+they do not show the instability. In benchmarks/forecast, runs at 0.021 to 0.034 ended 5 to 22 %
+above their forecasts; runs at 0.0085 to 0.017 did not. GPT-3 with 175B parameters has 0.0004.
 """
 HELD_OUT_TOKENS = 65_536
-"""Tokens in the evaluation at the end of a rung if the run has no evaluation.
+"""Number of tokens to evaluate at the end of a rung if the run has no evaluation.
 
 Otherwise, rungs are evaluated on the same sequences as the run, as far as their cost allows,
 because texts differ more than models do. For one run on the shipped corpus, each of 16 parts of
 65,536 held-out tokens was used once for its evaluation. If the rungs are evaluated on that part
-too, the errors of the forecasts have a standard deviation of 2.5 %; if they are evaluated on all
+too, the forecast errors have a standard deviation of 2.5 %; if they are evaluated on all
 tokens, 15 % (2026-11-28).
 """
 MOST_EVALUATED = 0.25
-"""Largest number of tokens in a rung's evaluation, as a share of the largest rung's training tokens.
+"""Limit on tokens to evaluate a rung on, as a share of the training tokens in the largest rung.
 
 All rungs evaluate on the same tokens. A forward pass costs a third of a training step, so this adds
-about a tenth to the ladder's cost.
+about a tenth to the cost of the ladder.
 """
 WIDE = 1024
 """If the run is at least this wide, rungs get widths and head sizes that suit GPUs."""
@@ -115,9 +114,9 @@ class Family:
     rate: LearningRate
     init_std: float
     devices: int
-    """Number of devices of one node, because every rung runs on a single node."""
+    """Number of devices in one node, because every rung runs on a single node."""
     evaluated_samples: int = 0
-    """Sequences in an evaluation of the run; 0 if it has none."""
+    """Sequences in an evaluation during the run; 0 if it has none."""
 
     @property
     def parameters(self) -> int:
@@ -126,23 +125,23 @@ class Family:
 
     @property
     def tokens(self) -> int:
-        """Return the number of tokens that the run trains on."""
+        """Return how many tokens the run trains on."""
         return self.samples * self.shape.sequence_length
 
     @property
     def flops(self) -> float:
-        """Return the compute of the run, in the plan's convention."""
+        """Return the compute for the run, counted as in the plan."""
         return self.samples * self.shape.flops_per_sequence()
 
     @property
     def batch_tokens(self) -> int:
-        """Return the number of tokens in a batch."""
+        """Return how many tokens a batch has."""
         return self.global_batch * self.shape.sequence_length
 
     def rung_evaluation(self, largest_tokens: float) -> int:
-        """Return the number of sequences on which every rung is evaluated.
+        """Return how many sequences to evaluate every rung on.
 
-        `largest_tokens` is the number of tokens that the largest rung trains on.
+        `largest_tokens` is how many tokens the largest rung trains on.
         """
         length = self.shape.sequence_length
         usual = math.ceil(HELD_OUT_TOKENS / length)
@@ -153,12 +152,12 @@ class Family:
 
     @property
     def is_nearly_unstable(self) -> bool:
-        """Return whether the learning rate is high for the run's width and batch; see `MOST_NOISE`."""
+        """Return whether the learning rate is high for this width and batch; see `MOST_NOISE`."""
         return gradient_noise(self.rate.peak, self.shape.hidden, self.batch_tokens) > MOST_NOISE
 
 
 def gradient_noise(rate: float, width: int, batch_tokens: float) -> float:
-    """Return how strongly noise moves a run's weights, relative to what its width can tolerate.
+    """Return how strongly noise moves the weights, relative to what the width can tolerate.
 
     >>> round(gradient_noise(1.5e-3, 256, 1024), 4)
     0.012
@@ -192,11 +191,11 @@ class LadderRung:
 
     @property
     def evaluated_samples(self) -> int:
-        """Return the number of sequences in the evaluation after the last step."""
+        """Return how many sequences to evaluate after the last step."""
         return self.eval_iterations * self.global_batch
 
     def words(self) -> list[str]:
-        """Return the `--set` arguments that turn the run's own file into this rung."""
+        """Return the `--set` arguments that turn the run file into this rung."""
         training = {
             "shape.layers": self.layers,
             "shape.hidden": self.hidden,
@@ -273,7 +272,7 @@ def _wanted_sizes(
     count: int,
     largest_flops: float,
 ) -> Iterator[tuple[float, float]]:
-    """Yield the parameter count and compute of each rung."""
+    """Yield parameter count and compute for each rung."""
     factor = _compute_factor(family, largest_flops)
     line = []
     for below in reversed(range(ON_ONE_LINE)):
@@ -289,7 +288,7 @@ def _wanted_sizes(
 
 
 def _compute_factor(family: Family, largest_flops: float) -> float:
-    """Return the factor of compute between rungs.
+    """Return the compute ratio between rungs.
 
     Raise `ParamsError` if embeddings leave no room for five rungs.
     """
@@ -315,10 +314,11 @@ def rungs_above(
     count: int,
     factor: float,
 ) -> list[LadderRung] | None:
-    """Return larger rungs that continue the line of the trained rungs.
+    """Return larger rungs that continue the line through the trained rungs.
 
-    Each costs `factor` times the compute of the previous one. They keep the trained rungs' rule for
-    batch and learning rate, and their evaluation. Return None if that rule rounds a batch too much.
+    Each needs `factor` times as much compute as the previous one. They keep the trained rungs' rule
+    for batch and learning rate, and their evaluation. Return None if that rule rounds a batch too
+    much.
     """
     last = trained[-1]
     family = replace(family, evaluated_samples=last.evaluated_samples)
@@ -341,7 +341,7 @@ def rungs_above(
 
 
 def _rung(family: Family, parameters: float, flops: float) -> LadderRung:
-    """Return a rung of about this size with the run's own batch.
+    """Return a rung of about this size with the same batch as the run.
 
     The number of tokens is chosen so that the compute is exact.
     """
@@ -375,9 +375,9 @@ def _rung(family: Family, parameters: float, flops: float) -> LadderRung:
 
 
 def _nearest_shape(shape: ModelShape, parameters: float) -> ModelShape:
-    """Return the shape with about this many parameters that is most similar to the run's.
+    """Return the shape with about this many parameters that is most similar to the run.
 
-    Its width-to-depth ratio and its head size are the closest to the run's.
+    Its width-to-depth ratio and its head size are closest to those of the run.
     """
     ratio = shape.hidden / shape.layers
     candidates = []
@@ -424,7 +424,7 @@ def _scaled(shape: ModelShape, layers: int, hidden: int) -> ModelShape:
 
 
 def _heads(shape: ModelShape, hidden: int) -> int:
-    """Return the number of heads that makes each head about as large as the run's."""
+    """Return how many heads make each head about as large as in the run."""
     unit = HEAD_UNIT if shape.hidden >= WIDE else SMALL_HEAD_UNIT
     possible = [heads for heads in range(1, shape.heads + 1) if hidden % (unit * heads) == 0]
     return min(
@@ -435,15 +435,15 @@ def _heads(shape: ModelShape, hidden: int) -> int:
 def _with_batches(family: Family, rungs: list[LadderRung]) -> list[LadderRung]:
     """Return the rungs with batches scaled to their size.
 
-    If rounding would change scaled batches too much, all rungs get the run's own batch and learning
-    rate.
+    If rounding would change scaled batches too much, all rungs get the batch and learning rate of
+    the run.
     """
     ideal_batches = _batches_by_size(family, rungs)
     batches = [_whole_batch(family, ideal) for ideal in ideal_batches]
     if _worst_rounding(batches, ideal_batches) > WORST_BATCH_ROUNDING:
-        # A learning rate above the run's requires the other half of the rule, a smaller batch.
-        # Otherwise rungs with batches of 512 tokens became unstable, and a forecast missed by 39 %
-        # (docs/ladder.md).
+        # A higher learning rate than in the run requires the other half of the rule, a smaller
+        # batch. Otherwise rungs with 512-token batches became unstable, and a forecast missed
+        # by 39 % (docs/ladder.md).
         rungs = [_with_own_rate(family, rung) for rung in rungs]
         batches = [_own_batch(family) for _ in rungs]
 
@@ -451,7 +451,7 @@ def _with_batches(family: Family, rungs: list[LadderRung]) -> list[LadderRung]:
 
 
 def _batches_by_size(family: Family, rungs: Sequence[LadderRung]) -> list[float]:
-    """Return the ideal batch for the size of each rung, before it is rounded to whole sequences."""
+    """Return the ideal batch for each rung, before it is rounded to whole sequences."""
     batches = []
     for rung in rungs:
         ratio = rung.parameters / family.parameters
@@ -460,23 +460,23 @@ def _batches_by_size(family: Family, rungs: Sequence[LadderRung]) -> list[float]
 
 
 def _worst_rounding(batches: Sequence[int], ideal_batches: Sequence[float]) -> float:
-    """Return the largest relative change of a batch due to rounding."""
+    """Return the largest relative change in a batch due to rounding."""
     pairs = zip(batches, ideal_batches, strict=True)
     return max(abs(batch / ideal - 1) for batch, ideal in pairs)
 
 
 def _own_batch(family: Family) -> int:
-    """Return the run's own batch, rounded to a multiple of a node's devices."""
+    """Return the batch of the run, rounded to a multiple of the devices in a node."""
     return _whole_batch(family, family.global_batch)
 
 
 def _whole_batch(family: Family, batch: float) -> int:
-    """Return the nearest batch that gives each device of a node the same number of sequences."""
+    """Return the nearest batch that gives each device in a node the same number of sequences."""
     return max(1, round(batch / family.devices)) * family.devices
 
 
 def _with_own_rate(family: Family, rung: LadderRung) -> LadderRung:
-    """Return the rung with the learning rates of the run."""
+    """Return the rung with the same learning rates as the run."""
     return replace(
         rung,
         learning_rate=family.rate.peak,
@@ -487,7 +487,7 @@ def _with_own_rate(family: Family, rung: LadderRung) -> LadderRung:
 def _with_batch(family: Family, rung: LadderRung, batch: int) -> LadderRung:
     """Return the rung with this batch and a whole number of steps.
 
-    Warm-up and decay take the same shares of the steps as in the run. The rung is evaluated on
+    Warm-up and decay take the same share of steps as in the run. The rung is evaluated on
     `family.evaluated_samples`, or a few sequences more or less if they are not whole batches.
     """
     length = family.shape.sequence_length
@@ -511,9 +511,9 @@ def _with_batch(family: Family, rung: LadderRung, batch: int) -> LadderRung:
 
 
 def _micro_batch(family: Family, batch: int) -> int:
-    """Return the largest micro-batch that divides a device's share of the batch evenly.
+    """Return the largest micro-batch that evenly divides the batch share on a device.
 
-    It is at most the run's own.
+    It is at most as large as in the run.
     """
     on_device = batch // family.devices
     sizes = range(1, min(family.micro_batch, on_device) + 1)

@@ -106,7 +106,7 @@ class LadderState:
 
 
 def find_ladder(request: LadderRequest) -> LadderState:
-    """Return the existing ladder of this name, or else the one that the budget allows.
+    """Return the existing ladder with this name, or else the one that the budget allows.
 
     Nothing is written.
     """
@@ -148,7 +148,7 @@ def _refuse_other_budget(
     settings: Settings,
     folder: Path,
 ) -> None:
-    """Raise an error if the requested budget differs from the budget of the existing rungs."""
+    """Raise an error if the requested budget differs from the one for the existing rungs."""
     devices = settings.job(FULL).devices_per_node
     requested = request.device_hours or request.minutes * devices / 60
     recorded = ladder.budget_device_hours
@@ -173,7 +173,7 @@ def _refuse_named_folder(run: str) -> None:
 
 
 RungTrainers = Callable[[Settings, Path], AbstractContextManager[TrainRung]]
-"""Returns a context manager with the function that trains the rungs of the ladder in this folder.
+"""Returns a context manager for the function used to train rungs for the ladder in this folder.
 """
 
 
@@ -219,7 +219,7 @@ def _family_of_ladder(ladder: Ladder) -> Family | None:
 
 
 def _budget_seconds(ladder: Ladder, settings: Settings) -> float | None:
-    """Return the requested wall time of all rungs.
+    """Return the wall time requested for all rungs.
 
     Return None if no time was requested, or if rungs wait in a queue, because waiting uses no
     device-hours.
@@ -253,7 +253,7 @@ def _forecast(
 
 
 def epochs_of(plan: Plan) -> float | None:
-    """Return how many times the training run reads its text, or None if the text's size is unknown."""
+    """Return how many times training reads its text, or None if the text size is unknown."""
     available = plan.data.estimated_tokens * plan.data.train_share
     if plan.data.mock or not available:
         return None
@@ -261,7 +261,7 @@ def epochs_of(plan: Plan) -> float | None:
 
 
 def forecast_of_plan(settings: Settings, plan: Plan) -> RunForecast | None:
-    """Return the forecast of the run's finished ladder for the current plan.
+    """Return the forecast that the finished ladder gives for the current plan.
 
     Return None if there is no such ladder.
     """
@@ -275,7 +275,7 @@ def forecast_of_plan(settings: Settings, plan: Plan) -> RunForecast | None:
 
 
 def figure_of(state: LadderState, settings: Settings) -> Any:
-    """Draw the rungs of a ladder and its forecast."""
+    """Draw the rungs in a ladder and its forecast."""
     points = [LadderPoint(rung.flops, rung.loss) for rung in state.finished]
     forecast = None
     if state.forecast is not None:

@@ -1,1 +1,1 @@
-"""The phase of notebook 00-plan."""
+"""Phase behind notebook 00-plan."""

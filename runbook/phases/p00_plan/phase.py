@@ -1,6 +1,6 @@
 """00-plan: shows what is trained, on what hardware and for how long, and has a form to change it.
 
-The form starts with the values of the run file and of the parameters cell. A run file that the form
+The form starts with values from the run file and the parameters cell. A run file that the form
 writes includes both.
 """
 
@@ -50,7 +50,7 @@ END = phase_end_work(PHASE)
 def bind(namespace: Mapping[str, object]) -> OpenPhase:
     """Check the parameters, compute the plan, and open the record.
 
-    Show the values that matter for a decision.
+    Show the values needed to decide.
     """
     open_phase = bind_phase(PHASE, namespace)
     show_table(summary_table(open_phase.plan))
@@ -59,7 +59,7 @@ def bind(namespace: Mapping[str, object]) -> OpenPhase:
 
 @step(takes=lambda opened: (opened.settings,))
 def choose(settings: Settings) -> None:
-    """Show the run's values as a form that shows the effect of a change and writes a run file.
+    """Show the run values as a form, used to see the effect of changes and write a run file.
 
     Outside a browser, show a table.
     """
@@ -91,7 +91,7 @@ def choose(settings: Settings) -> None:
 
 @step(takes=plan_only)
 def show_sizes(plan: Plan) -> View:
-    """Show the number of parameters in each part of the model, and their sum.
+    """Show how many parameters each part of the model has, and their sum.
 
     Compare them with the sizes in the models' names.
     """
@@ -125,7 +125,7 @@ def show_layout(run: PlannedRun, session: Session) -> View:
 
 @step(takes=plan_only)
 def show_memory(plan: Plan) -> View:
-    """Show the memory of each part on the fullest device, next to the device's capacity."""
+    """Show the memory for each part on the fullest device, next to its capacity."""
     figure = plan_figures.memory_figure(plan, {SMOKE: "smoke test", FULL: "training"})
     caption = "Memory of one rank of the fullest stage; its numbers are in the table."
     return View(
@@ -153,9 +153,9 @@ def show_time(plan: Plan) -> View:
 
 @step(takes=run_only)
 def show_storage(run: PlannedRun) -> View:
-    """Show the size of checkpoints and data, and the cost of preparing the text.
+    """Show how large checkpoints and data are, and what it costs to prepare the text.
 
-    Compare this runbook's method with the documents' method.
+    Compare the method used here with the one in the documents.
     """
     plan = run.plan
     settings = run.settings
@@ -187,7 +187,7 @@ def show_what_if(run: PlannedRun) -> Table:
 
 @step(takes=run_only)
 def show_forecast(run: PlannedRun) -> View:
-    """Forecast the final loss of the run, and of other model sizes at the same compute."""
+    """Forecast the final loss for the run, and for other model sizes at the same compute."""
     return show_planned_loss(run.settings, run.plan)
 
 
@@ -231,7 +231,7 @@ FIRST = (
 )
 """The keys that people change most often. All other keys are in the folded sections below."""
 MADE_BY = "# Written by the form of 00-plan from run "
-"""First line of a file that the form may overwrite."""
+"""First line in files that the form may overwrite."""
 
 
 def run_file_of(settings: Settings) -> Path:
@@ -266,7 +266,7 @@ def _chosen_values(settings: Settings) -> dict[str, Any]:
 
 
 def form_fields(settings: Settings) -> dict[str, list[Field]]:
-    """Return every key of the schema as a form field: the most common keys first, then by section."""
+    """Return every key in the schema as a form field: the most common keys first, then by section."""
     named = {
         "site": tuple(params.site_names(settings.project)),
         "model": tuple(read_models(settings.project).names),
@@ -292,14 +292,14 @@ def form_fields(settings: Settings) -> dict[str, list[Field]]:
 
 
 def _place_in_form(key: Key) -> int:
-    """Return the position of a frequently changed key. Other keys follow in the schema's order."""
+    """Return the position for a frequently changed key. Other keys follow in schema order."""
     if key.name in FIRST:
         return FIRST.index(key.name)
     return len(FIRST)
 
 
 def values_table(settings: Settings) -> Table:
-    """Return a table of the values that change most often, with their origin and meaning."""
+    """Return a table with the values that change most often, with origin and meaning."""
     origins = settings.parameters()
     rows = []
     for key in FIRST:
@@ -325,7 +325,7 @@ def consider_changes(
     keys: Iterable[str],
     values_over_file: Mapping[str, Any] | None = None,
 ) -> Answer:
-    """Return the effect of the changes.
+    """Return what the changes affect.
 
     This is a short version of the plan, or each error next to its field.
     """
@@ -353,7 +353,7 @@ def write_run_file(
     changes: Mapping[str, str],
     values_over_file: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write params/<name>.yaml, which is the run's own file with the changes.
+    """Write params/<name>.yaml, which is the run file with the changes.
 
     Never overwrite a file that this form did not write.
     """
@@ -373,7 +373,7 @@ def write_run_file(
 
 
 def file_text(settings: Settings, name: str) -> str:
-    """Return the text of the run's own file with every chosen value.
+    """Return the text of the run file with every chosen value.
 
     Comments, order and unchanged lines are kept.
     """
@@ -396,7 +396,7 @@ def file_text(settings: Settings, name: str) -> str:
 def value_as_written(settings: Settings, key: str) -> str:
     """Return a value in the notation that the user used.
 
-    For example, return 00:30:00 for a value of 1800 seconds.
+    For example, return 00:30:00 for 1800 seconds.
     """
     value = settings.value(key)
     origin = settings.origins[key][-1]
@@ -434,8 +434,8 @@ def _problems_by_field(problems: Iterable[tuple[str, str]], keys: Iterable[str])
 def _field_of(check: Check, changes: Mapping[str, str], keys: Iterable[str]) -> str:
     """Return the field that a broken rule is shown next to, or an empty string if no field fits.
 
-    Prefer a changed field that can fix the rule, then the field that was changed last, then the
-    first field that can fix the rule.
+    Prefer a changed field that can fix the rule, then the field changed last, then the first field
+    that can fix the rule.
     """
     mending = [key for key in keys if key in check.keys]
     changed = [key for key in mending if key in changes]

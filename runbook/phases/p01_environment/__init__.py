@@ -1,1 +1,1 @@
-"""The phase of notebook 01-environment, and `runbook doctor`."""
+"""Phase behind notebook 01-environment, and `runbook doctor`."""

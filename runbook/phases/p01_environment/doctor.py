@@ -1,4 +1,4 @@
-"""`runbook doctor`: checks of this machine, and of a run's site."""
+"""`runbook doctor`: checks this machine, and the site for a run."""
 
 import os
 import platform
@@ -81,7 +81,7 @@ MAGIC = {b"hsqs": "SquashFS", b"!<ar": "archive"}
 
 
 def all_checks() -> list[Check]:
-    """Check Python, the trainer's software, cores, memory, disk, and optional tools."""
+    """Check Python, software for training, cores, memory, disk, and optional tools."""
     python = Check(
         "python",
         "pass",
@@ -111,7 +111,7 @@ def all_checks() -> list[Check]:
 
 
 def run_questions(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
-    """Return the checks of a run's site that need no job."""
+    """Return those checks of the site that need no job."""
     checks: list[Check] = []
     if settings.site.scheduler == "local":
         checks += machine_checks()
@@ -144,7 +144,7 @@ def run_checks(run: str, set_words: Sequence[str]) -> list[Check]:
 
 
 def print_nothing(_: str) -> None:
-    """Discard a progress message of the preflight."""
+    """Discard a progress message from the preflight."""
 
 
 def climb_without_run(
@@ -171,7 +171,7 @@ def climb_with_run(
     report: Report,
     wait_seconds: float = QUEUE_SECONDS,
 ) -> PreflightResult:
-    """Run the preflight with a job in the run's own folder, and store the answers there.
+    """Run the preflight with a job in the run folder, and store the answers there.
 
     The folder stays locked until the preflight ends.
     """
@@ -196,7 +196,7 @@ def preflight(
     report: Report,
     wait_seconds: float = QUEUE_SECONDS,
 ) -> PreflightResult:
-    """Find the first defect in a run's cluster (`runbook preflight`)."""
+    """Find the first defect in the cluster for a run (`runbook preflight`)."""
     settings, plan = load_plan(run, set_words)
     folder = runs_folder(settings.project) / settings.name
     questions = run_questions(settings, plan, folder)
@@ -226,7 +226,7 @@ def learn_about(
     report: Report,
     wait_seconds: float = QUEUE_SECONDS,
 ) -> tuple[Path, LearnedSite]:
-    """Run the preflight for `runbook learn`. Return the site file's path and the results."""
+    """Run the preflight for `runbook learn`. Return the path to the site file, and the results."""
     settings, _ = load_plan(run, ())
     if settings.site.site != site:
         raise ParamsError(
@@ -246,7 +246,7 @@ def _request(settings: Settings) -> Request:
 
 
 def _measured_by(result: PreflightResult) -> str:
-    """Return the name of the job that took the measurement: its queue number and its folder."""
+    """Name the job that took the measurement, by queue number and folder."""
     if not result.job:
         return "runbook learn on this machine"
     folder = Path(result.job)
@@ -361,7 +361,7 @@ def site_checks(settings: Settings) -> list[Check]:
 
 
 def secret_checks(settings: Settings) -> list[Check]:
-    """Check the secrets that the set-up and the text's source need.
+    """Check the secrets needed by the set-up and by the text source.
 
     The secrets' values are never shown.
     """
@@ -369,7 +369,7 @@ def secret_checks(settings: Settings) -> list[Check]:
 
 
 def _secret_uses(settings: Settings) -> dict[str, str]:
-    """Map the reference of each secret that a run needs to the secret's use."""
+    """Map the reference to each secret that a run needs to what it is used for."""
     uses = {}
     for step in settings.site.preparation:
         if step.secret:
@@ -386,7 +386,7 @@ def _secret_uses(settings: Settings) -> dict[str, str]:
 
 
 def _secret_check(reference: str, use: str) -> Check:
-    """Check that a secret exists and, if it is in a file, that other users cannot read it."""
+    """Check that a secret exists and, if it is in a file, cannot be read by other users."""
     name = f"secret {reference}"
     rule = f"for {use}"
     try:
@@ -446,7 +446,7 @@ def modules_check(settings: Settings) -> Check:
 
 
 def queue_checks(settings: Settings) -> list[Check]:
-    """Check that the scheduler answers and knows the partitions that the run's jobs request."""
+    """Check that the scheduler answers and knows the partitions requested by jobs in the run."""
     check = partial(Check, "scheduler", rule="the scheduler answers")
     if settings.site.scheduler == "local":
         return [check("pass", "this machine runs the jobs itself")]
@@ -485,7 +485,7 @@ def queue_checks(settings: Settings) -> list[Check]:
 
 
 def sharing_checks(settings: Settings, limits: Sequence[QueueLimits]) -> list[Check]:
-    """Warn if the partition also gives the training job's cores to other jobs."""
+    """Warn if the partition also gives cores used by the training job to other jobs."""
     job = settings.job(FULL)
     partition = _partition_of(job, limits)
     is_alone = "exclusive" in settings.site.directives
@@ -504,7 +504,7 @@ def sharing_checks(settings: Settings, limits: Sequence[QueueLimits]) -> list[Ch
 
 
 def slurm_checks(settings: Settings, limits: Sequence[QueueLimits], slurm: Slurm) -> list[Check]:
-    """Check Slurm's settings and reservations for the training job, as far as Slurm shows them."""
+    """Check Slurm settings and reservations for the training job, as far as Slurm shows them."""
     job = with_directives_of_site(settings.job(FULL), settings)
     section = JOB_SECTIONS[FULL]
     partition = _partition_of(job, limits)
@@ -527,7 +527,7 @@ def slurm_checks(settings: Settings, limits: Sequence[QueueLimits], slurm: Slurm
 
 
 def array_checks(settings: Settings, slurm: Slurm) -> list[Check]:
-    """Check that Slurm allows array jobs of the sizes that the run's jobs have."""
+    """Check that Slurm allows array jobs as large as those in the run."""
     sizes = {}
     for phase, section in JOB_SECTIONS.items():
         size = settings.job(phase).array
@@ -568,7 +568,7 @@ def _partition_of(job: Job, limits: Sequence[QueueLimits]) -> QueueLimits | None
 
 
 def nodes_check(job: Job, limits: Sequence[QueueLimits], slurm: Slurm) -> Check:
-    """Check that enough nodes of the partition accept jobs for the preflight.
+    """Check that enough nodes in the partition accept jobs for the preflight.
 
     Drained nodes do not accept jobs.
     """
@@ -614,7 +614,7 @@ def _limits_check(
     limits: Sequence[QueueLimits],
     queue_word: str,
 ) -> Check:
-    """Check that the queue limits on time, nodes and accounts allow a phase's job."""
+    """Check that queue limits on time, nodes and accounts allow the job for a phase."""
     job = settings.job(phase)
     request = JobRequest(job.partition, job.account, job.nodes, job.walltime)
     # A separate row reports a closed queue.
@@ -640,9 +640,9 @@ def _queue_check(
     partition: str,
     states: Mapping[str, str],
 ) -> Check:
-    """Check that a job's queue exists and accepts jobs.
+    """Check that the queue for a job exists and accepts jobs.
 
-    The queue of a rented cluster is closed while its machines are stopped.
+    On a rented cluster, the queue is closed while the machines are stopped.
     """
     check = partial(
         Check,
@@ -784,7 +784,7 @@ def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
 
 
 def _planned_space(settings: Settings, plan: Plan) -> list[tuple[str, float]]:
-    """Return each folder that the run fills, with the bytes that the run needs there."""
+    """Return the folders to be filled by the run, with the bytes needed in each."""
     space: list[tuple[str, float]] = []
     for phase, phase_plan in plan.phases.items():
         space.append((phase_plan.checkpoint.folder, plan.checkpoint[phase].disk_bytes))
@@ -797,7 +797,7 @@ def _planned_space(settings: Settings, plan: Plan) -> list[tuple[str, float]]:
 
 
 def _still_to_fetch(settings: Settings, text: TextShare) -> int:
-    """Return how many bytes of a text must still be fetched, or 0 if the text's size is unknown."""
+    """Return how many bytes of a text must still be fetched, or 0 if its size is unknown."""
     home = text_home(settings, text)
     whole = fetched_bytes(text.dataset)
     if STAGE in str(home) or not whole or not home.is_dir():

@@ -20,7 +20,7 @@ from runbook.plan_file.phase_names import FULL
 from runbook.planning import Check, Plan
 
 ProbeAnswer = Mapping[str, Any]
-"""What one rank of the probe reported, written by training/probe.py."""
+"""What one rank in the probe reported, written by training/probe.py."""
 PROBE_LIMIT_SECONDS = 600
 MEASURED = (
     "all-reduce",
@@ -42,11 +42,11 @@ MEASURED = (
 """Checks whose value is a speed or a time, and therefore differs from call to call."""
 NEEDED = ("torch", "megatron-core", "numpy")
 LIBRARIES = {"cuda": "CUDA", "hip": "ROCm", "nccl": "NCCL"}
-"""Libraries that a rank's torch may be built with: the key in its answer, and the display name."""
+"""Libraries that torch may be built with: the key in the answer, and the name to show."""
 SKEW_SECONDS = 1.0
 """Clock difference above which file times and logs from different nodes contradict each other."""
 IDLE_BYTES = 2 << 30
-"""A GPU counts as busy if more than this much of its memory is in use."""
+"""A GPU counts as busy if it has more than this much memory in use."""
 NETWORK_VARIABLES = {
     *("NCCL_SOCKET_IFNAME", GLOO_VARIABLE, "NCCL_IB_HCA"),
     *("UCX_NET_DEVICES", "SHARP_SMX_UCX_INTERFACE"),
@@ -54,7 +54,7 @@ NETWORK_VARIABLES = {
 
 
 def probe_alone() -> list[ProbeAnswer]:
-    """Return the answer of a single probe process with this Python.
+    """Start a single probe process with this Python, and return its answer.
 
     The probe runs without a launcher, even if this process is a step of a job.
     """
@@ -69,7 +69,7 @@ def probe_alone() -> list[ProbeAnswer]:
 
 
 def read_facts(out: Path) -> list[ProbeAnswer]:
-    """Read the answers of all ranks, in rank order."""
+    """Read the answers from all ranks, in rank order."""
     facts = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob("probe-*.json")]
     return sorted(facts, key=lambda rank_facts: int(rank_facts["rank"]))
 
@@ -100,7 +100,7 @@ def probe_checks(
 
 
 def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
-    """Check that the trainer's packages can be imported, with the same versions on all nodes."""
+    """Check that packages for training can be imported, with the same versions on all nodes."""
     rule = (
         f"{', '.join(NEEDED)} can be imported, with the same versions everywhere, including CUDA "
         "or ROCm and NCCL"
@@ -135,7 +135,7 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
 
 
 def _versions_of(rank_facts: ProbeAnswer) -> dict[str, str | None]:
-    """Return the version of each of a rank's packages and GPU libraries, or None if it is missing."""
+    """Return versions for the packages and GPU libraries that a rank has; None if one is missing."""
     torch = _torch_of(rank_facts)
     versions: dict[str, str | None] = dict(rank_facts["packages"])
     for key, library in LIBRARIES.items():
@@ -144,9 +144,8 @@ def _versions_of(rank_facts: ProbeAnswer) -> dict[str, str | None]:
 
 
 def _import_fault(versions: Mapping[str, str | None], errors: Mapping[str, str]) -> str:
-    """Return why the trainer's packages cannot be imported, or an empty string if they can."""
-    # If torch is installed but cannot be imported, its error explains more than the list of
-    # packages.
+    """Return why packages for training cannot be imported, or an empty string if they can."""
+    # If torch is installed but cannot be imported, its error explains more than the package list.
     if versions.get("torch") and errors.get("torch"):
         return errors["torch"]
     missing = [package for package in NEEDED if not versions.get(package)]
@@ -156,7 +155,7 @@ def _import_fault(versions: Mapping[str, str | None], errors: Mapping[str, str])
 
 
 def devices_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
-    """Check that each node has the site's number of GPUs, none of them busy."""
+    """Check that each node has as many GPUs as the site states, none of them busy."""
     if site.hardware.device == "cpu":
         return _hidden_gpus_check(facts)
     devices_per_node = site.hardware.devices_per_node
@@ -197,7 +196,7 @@ def _missing_gpus_check(
     short_nodes: Sequence[str],
     facts: Sequence[ProbeAnswer],
 ) -> Check:
-    """Return the failed check of nodes with too few GPUs, with a remedy that fits torch's build."""
+    """Return the failed check for nodes with too few GPUs; the remedy fits the torch build."""
     value = ", ".join(short_nodes)
     cpu_build = _cpu_build_of_torch(facts)
     if cpu_build:
@@ -213,7 +212,7 @@ def _missing_gpus_check(
 
 
 def _cpu_build_of_torch(facts: Sequence[ProbeAnswer]) -> str:
-    """Return the version of the first torch that was built without CUDA and ROCm.
+    """Return the first torch version built without CUDA and ROCm.
 
     Return an empty string if every torch supports CUDA or ROCm.
     """
@@ -244,7 +243,7 @@ def _busy_gpus(facts: Sequence[ProbeAnswer]) -> list[str]:
 def networks_check(
     facts: Sequence[ProbeAnswer], groups: Mapping[str, Mapping[str, str | None]]
 ) -> Check:
-    """Check that each node has the network devices that the environment variables name."""
+    """Check that each node has the network devices named in environment variables."""
     rule = "every device that the site's environment names exists on every node"
     check = partial(Check, "network devices", rule=rule)
     named = named_devices(groups)
@@ -301,7 +300,7 @@ def named_devices(groups: Mapping[str, Mapping[str, str | None]]) -> list[tuple[
 
 
 def clocks_check(facts: Sequence[ProbeAnswer]) -> Check:
-    """Compare the clocks of the nodes with each other and with the file server's clock."""
+    """Compare the node clocks with each other and with the clock on the file server."""
     check = partial(Check, "clocks", rule=f"nodes and file server agree to {SKEW_SECONDS:g} s")
     between_ranks = []
     to_files = []
@@ -324,7 +323,7 @@ def clocks_check(facts: Sequence[ProbeAnswer]) -> Check:
 
 
 def write_check(facts: Sequence[ProbeAnswer], plan: Plan) -> Check:
-    """Compare the measured write speed with the planned time of a checkpoint."""
+    """Compare the measured write speed with the time planned for a checkpoint."""
     rule = "a checkpoint is written in the planned time"
     check = partial(Check, "writing", rule=rule)
     writes = []
@@ -362,11 +361,11 @@ def write_check(facts: Sequence[ProbeAnswer], plan: Plan) -> Check:
 
 
 def gpus_of(rank_facts: ProbeAnswer) -> Sequence[ProbeAnswer]:
-    """Return the GPUs that a rank's torch sees."""
+    """Return the GPUs that torch sees on a rank."""
     gpus: Sequence[ProbeAnswer] = _torch_of(rank_facts).get("devices", [])
     return gpus
 
 
 def _torch_of(rank_facts: ProbeAnswer) -> ProbeAnswer:
-    """Return torch's report about a rank's devices; it is empty if torch could not be queried."""
+    """Return what torch reports about devices on a rank; empty if torch could not be queried."""
     return rank_facts.get("torch") or {}

@@ -48,14 +48,14 @@ from runbook.runs.this_machine import measure_machine
 PHASE = ENVIRONMENT
 SETUP_VERSION = 1
 LONGEST_SECONDS = 8 * 3600.0
-"""Timeout of one step. Importing a 23 GiB image or copying 702 GiB of token files is slow."""
+"""Timeout for one step. Importing a 23 GiB image or copying 702 GiB of token files is slow."""
 bind = binder(PHASE)
 finish = plain_end(PHASE)
 
 
 @step(takes=lambda opened: (opened.run, opened.session))
 def prepare(run: PlannedRun, session: Session) -> None:
-    """Carry out the set-up steps of the site's document, such as the checkout and the image.
+    """Carry out the set-up steps from the site's document, such as the checkout and the image.
 
     Nothing that exists is changed.
     """
@@ -121,7 +121,7 @@ def check_nodes(run: PlannedRun, session: Session) -> CheckTable:
 
 
 def _show_measured(checks: Sequence[Check]) -> None:
-    """Show the measured speeds and times, which are not in the record's checks."""
+    """Show the measured speeds and times, which are not among the checks in the record."""
     rows = []
     for check in checks:
         if check.name in MEASURED:
@@ -134,7 +134,7 @@ def _show_measured(checks: Sequence[Check]) -> None:
 def _for_record(check: Check) -> Check:
     """Return a check in the form that the record stores.
 
-    The nodes are removed, and so is the measured value of a passed check.
+    Nodes are removed, and so is the measured value if a check passed.
     """
     value = check.value
     if check.name in MEASURED and check.verdict == "pass":
@@ -178,9 +178,9 @@ def check_machine(run: PlannedRun, session: Session) -> CheckTable:
 def set_up(settings: Settings, folder: Path) -> list[Row]:
     """Run the missing steps in order, and show a row for each.
 
-    If a step fails, raise `ProgramError` with the step's last output and the path to its log. A
-    step's done marker contains its script's fingerprint, so a changed script runs again. The script
-    skips what already exists.
+    If a step fails, raise `ProgramError` with the last output and the path to the log. The done
+    marker contains the fingerprint of the script, so a changed script runs again. The script skips
+    what already exists.
     """
     require_values(settings)
     todo = setup_steps(settings, PACKAGE)
@@ -256,7 +256,7 @@ def _do_step(
 
     log = script.with_suffix(".log")
     write_text(log, out + err)
-    # The output of a log-in program is private.
+    # Output from a log-in program is private.
     log.chmod(0o600)
     if finished.exit_code:
         last_lines = shell.last_lines(err or out)
@@ -284,7 +284,7 @@ def _do_step(
 
 
 def _without_secret(text: str, reference: str) -> str:
-    """Return the text without a secret's value, in case the step's programs printed it."""
+    """Remove the value of a secret from the text, in case a program in the step printed it."""
     try:
         secret = resolve_secret(reference)
     except ParamsError:

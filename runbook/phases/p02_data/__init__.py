@@ -1,1 +1,1 @@
-"""The phase of notebook 02-data."""
+"""Phase behind notebook 02-data."""

@@ -84,7 +84,7 @@ SHADES = (
     "rgba(0,158,115,.28)",
     "rgba(204,121,167,.30)",
 )
-"""Alternating background colours of tokens.
+"""Alternating background colours for tokens.
 
 A thin line also marks each boundary; plain text has a bar there.
 """
@@ -95,14 +95,14 @@ AnyFiles = TypeVar("AnyFiles", bound=PlannedFiles)
 
 
 SHARE_OF_SAMPLES = "share of the samples"
-"""Title of the row with a text's share in a blend."""
+"""Row title for the share of a text in a blend."""
 LEFT_OUT_BY_CHOICE = "left out by choice"
-"""Title of the row about documents that were excluded because of their source."""
+"""Row title for documents excluded because of their source."""
 
 
 @step(takes=lambda opened: (opened.settings, opened.session))
 def show_source(settings: Settings, session: Session) -> CheckTable:
-    """Show the source of the text, and check each file's published size and checksum."""
+    """Show the text source, and check files against their published sizes and checksums."""
     texts = settings.texts
     for text in texts:
         rows = _text_facts(text)
@@ -127,7 +127,7 @@ def show_source(settings: Settings, session: Session) -> CheckTable:
 
 
 def _unread_files(settings: Settings, text: TextShare) -> str:
-    """Return which files of a text's own folder are not read; the catalogue lists all others."""
+    """Return which files in the folder for a text are not read; the catalogue lists all others."""
     if text.dataset.kind in ("mock", TOKENIZED) or (text.dataset.files and not text.folder):
         return ""
     pattern = "*" if text.dataset.kind == "corpus" else text.dataset.pattern
@@ -135,7 +135,7 @@ def _unread_files(settings: Settings, text: TextShare) -> str:
 
 
 def _text_facts(text: TextShare) -> list[tuple[str, str]]:
-    """Return the catalogue's facts about a text as (name, value) pairs."""
+    """Return facts about a text from the catalogue as (name, value) pairs."""
     dataset = text.dataset
     documents = "not known before they are read"
     if dataset.documents:
@@ -163,9 +163,9 @@ def fetch(run: PlannedRun) -> None:
 
 
 def _fetch_text(run: PlannedRun, text: TextShare) -> None:
-    """Download the missing files of one text.
+    """Download the missing files for one text.
 
-    A folder that is set by data.folder is not touched if it is complete or contains a different
+    A folder set by data.folder is not touched if it is complete or contains a different
     text.
     """
     dataset = text.dataset
@@ -232,7 +232,7 @@ def tokenize(run: PlannedRun) -> None:
     elif groups:
         _tokenize_here(run, groups)
 
-    # A text file that is added during the work is not in any group. The next call finds it.
+    # A text file added during the work is not in any group. The next call finds it.
     tokenized = replace(tokenizing, outputs=lambda: token_outputs_of(run, groups))
     tokenized.mark_done()
     if groups:
@@ -244,7 +244,7 @@ def tokenize(run: PlannedRun) -> None:
 
 
 def _tokenize_here(run: PlannedRun, groups: Sequence[tuple[list[Path], Path]]) -> None:
-    """Make pairs of token files on this machine, with a line that shows the progress."""
+    """Make pairs of token files on this machine, and show progress in a line."""
     options = tokenize_options(run.settings)
     with run.hold("tokenizing"), Progress("tokenize", unit="bytes") as progress:
 
@@ -311,7 +311,7 @@ def _epoch_checks(run: PlannedRun, ready: Sequence[Path]) -> list[Check]:
 
 
 def _num_tokens(prefix: Path, is_ready_made: bool) -> int:
-    """Return the number of tokens in a pair of files; ready-made files have no manifest."""
+    """Count the tokens in a pair of files; ready-made files have no manifest."""
     if not is_ready_made:
         return read_manifest(prefix).tokens
     files = TokenFiles.existing(prefix)
@@ -319,7 +319,7 @@ def _num_tokens(prefix: Path, is_ready_made: bool) -> int:
 
 
 def _counted_results(manifests: Sequence[Manifest], ready: Sequence[Path]) -> dict[str, int]:
-    """Return the counts in the manifests plus the documents and tokens of ready-made files.
+    """Return the counts in the manifests plus documents and tokens in ready-made files.
 
     Ready-made files have no manifest, so a run that has only such files gets only these two counts.
     """
@@ -358,7 +358,7 @@ def check_sources(manifests: Sequence[Manifest]) -> list[Check]:
 
 
 def vocabulary_checks(settings: Settings, manifests: Sequence[Manifest]) -> list[Check]:
-    """Check that the ids of each tokenizer in the manifests fit the vocabularies of both models."""
+    """Check that ids from each tokenizer in the manifests fit the vocabularies of both models."""
     vocabulary_sizes = {}
     for manifest in manifests:
         name = str(manifest.tokenizer["name"])
@@ -371,7 +371,7 @@ def vocabulary_checks(settings: Settings, manifests: Sequence[Manifest]) -> list
 
 
 def source_checks(settings: Settings, text: TextShare) -> list[Check]:
-    """Check every file of a text against its published size and checksum, if there are any."""
+    """Check every file for a text against its published size and checksum, if there are any."""
     dataset = text.dataset
     if dataset.kind == "mock":
         return [Check("files", "unknown", "mock data", "no text is needed")]
@@ -393,7 +393,7 @@ def source_checks(settings: Settings, text: TextShare) -> list[Check]:
 
 
 def _token_file_checks(settings: Settings, text: TextShare) -> list[Check]:
-    """Return a check for each pair of token files that was created elsewhere."""
+    """Return a check for each pair of token files created elsewhere."""
     home = text_home(settings, text)
     bin_bytes = {}
     for prefix in token_prefixes(text.dataset, project=settings.project, folder=str(home)):
@@ -403,7 +403,7 @@ def _token_file_checks(settings: Settings, text: TextShare) -> list[Check]:
 
 
 def token_prefixes_of(run: PlannedRun) -> list[Path]:
-    """Return the prefixes of all token files of the run, whether created here or ready-made."""
+    """Return the prefixes for all token files in the run, whether created here or ready-made."""
     data = run.plan.data
     prefixes = [prefix for _, prefix in token_groups(run.settings, data, run.folder)]
     return prefixes + ready_pairs(run.settings, data, run.folder)
@@ -411,7 +411,7 @@ def token_prefixes_of(run: PlannedRun) -> list[Path]:
 
 @step(takes=run_only)
 def show_what_it_is(run: PlannedRun) -> View:
-    """Return a table of the results, with figures of document lengths and sources."""
+    """Return a results table, with figures for document lengths and sources."""
     manifests = _read_manifests(run)
     if not manifests:
         return View(["There is no manifest, because this run tokenized no text."])
@@ -431,10 +431,10 @@ def show_what_it_is(run: PlannedRun) -> View:
 
 
 def _lengths_figure(manifests: Sequence[Manifest], sequence_length: int) -> tuple[Any, str]:
-    """Return the figure of document lengths, and its counts as text."""
+    """Draw the document lengths, and return the figure and its counts as text."""
     histograms = [manifest.lengths for manifest in manifests]
     lengths = [sum(counts) for counts in zip_longest(*histograms, fillvalue=0)]
-    # Entry n of a histogram counts documents of 2^n to 2^(n+1) - 1 tokens.
+    # Entry n in a histogram counts documents with 2^n to 2^(n+1) - 1 tokens.
     ranges = []
     for exponent, count in enumerate(lengths):
         if count:
@@ -448,7 +448,7 @@ def _lengths_figure(manifests: Sequence[Manifest], sequence_length: int) -> tupl
 
 @step(takes=run_only)
 def show_plan_beside(run: PlannedRun) -> View:
-    """Return the plan's estimates next to the counts, and the throughput of each stage."""
+    """Return estimates from the plan next to the counts, and the throughput in each stage."""
     manifests = _read_manifests(run)
     if not manifests:
         return View(["There is nothing to compare, because this run tokenized no text."])
@@ -466,7 +466,7 @@ def show_plan_beside(run: PlannedRun) -> View:
 
 
 def _planned_work(run: PlannedRun) -> dict[str, float | None]:
-    """Return the plan's estimates. A value is None if the plan has no such estimate."""
+    """Return the estimates from the plan. A value is None if the plan has no such estimate."""
     plan = run.plan
     planned: dict[str, float | None] = {
         "tokens": plan.data.estimated_tokens or None,
@@ -486,7 +486,7 @@ def _planned_work(run: PlannedRun) -> dict[str, float | None]:
 
 
 def _counted_work(manifests: Sequence[Manifest]) -> dict[str, float]:
-    """Return the counts in the manifests, under the names of the plan's estimates."""
+    """Return the counts in the manifests, under the same names as the planned estimates."""
     file_bytes = 0
     core_seconds = 0.0
     for manifest in manifests:
@@ -541,14 +541,12 @@ def coloured_tokens(pieces: Iterable[tuple[int, str]]) -> str:
 
 
 def _read_manifests(run: PlannedRun) -> list[Manifest]:
-    """Read the manifests of all pairs that were created here."""
+    """Read the manifests for all pairs created here."""
     if run.plan.data.mock:
         return []
     manifests = []
     for prefix in token_prefixes_of(run):
-        with contextlib.suppress(
-            DataError
-        ):  # Token files that were created elsewhere have no manifest.
+        with contextlib.suppress(DataError):  # Token files created elsewhere have no manifest.
             manifests.append(read_manifest(prefix))
 
     return manifests
@@ -617,7 +615,7 @@ def _token_files_text(manifests: Sequence[Manifest]) -> str:
 
 
 def _left_out_by_choice(manifests: list[Manifest]) -> str:
-    """Return the number of excluded documents, and their sources."""
+    """Return how many documents were excluded, and their sources."""
     sources: Counter[str] = Counter()
     for manifest in manifests:
         sources.update(manifest.dropped_sources)
@@ -632,7 +630,7 @@ def _left_out_by_choice(manifests: list[Manifest]) -> str:
 
 
 def _source_rows(manifests: list[Manifest]) -> list[Row]:
-    """Return the documents, bytes and tokens of each source, summed over all pairs.
+    """Return documents, bytes and tokens for each source, summed over all pairs.
 
     Sources with the most tokens come first.
     """

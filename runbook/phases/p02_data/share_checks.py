@@ -15,7 +15,7 @@ from runbook.tokens.pipeline.tokenize_options import TokenFiles
 
 
 class Share(NamedTuple):
-    """A part of a pair of token files, as the fractions of its sequences where it begins and ends."""
+    """Part of a pair of token files. It begins and ends at fractions of the sequences."""
 
     prefix: str
     use: str
@@ -24,7 +24,7 @@ class Share(NamedTuple):
 
 
 def share_checks(run: PlannedRun) -> list[Check]:
-    """Check for each training that each of its shares of the text is longer than a sample.
+    """Check for both training runs that every share of the text is longer than a sample.
 
     The trainer refuses a shorter share, but only after its job has waited in the queue. There is no
     check if the plan does not know yet which files are held out.
@@ -79,7 +79,7 @@ def _shares_read(phase_plan: PhasePlan) -> Iterator[Share]:
 
 
 def _content(folder: Path, share: Share) -> tuple[int, int, int]:
-    """Return the documents and tokens of a share, and the documents of its token files."""
+    """Return documents and tokens in a share, and documents in its token files."""
     files = TokenFiles.existing(folder / share.prefix)
     lengths = IndexedReader(files.bin, files.idx).lengths
     begin = round(share.begin * len(lengths))

@@ -1,6 +1,6 @@
-"""The program of 02-data's jobs (`python -m`).
+"""Program that 02-data jobs run (`python -m`).
 
-It produces part of the shards, or all missing shards.
+It produces some of the shards, or all missing shards.
 """
 
 import logging
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 def tokenize(settings: Settings, folder: Path, share: tuple[int, int] | None) -> None:
-    """Produce this task's share of the shards of every pair of token files.
+    """Produce the shards that this task is responsible for, in every pair of token files.
 
     Without `share`, produce every missing shard and join the shards.
     """
@@ -45,11 +45,11 @@ def tokenize(settings: Settings, folder: Path, share: tuple[int, int] | None) ->
 
 
 RANK_VARIABLES = ("SLURM_PROCID", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "OMPI_COMM_WORLD_RANK")
-"""Variables with a task's number, as set by srun and by the mpiexec of MPICH, PALS and Open MPI."""
+"""Variables with the task number, as set by srun and by mpiexec from MPICH, PALS and Open MPI."""
 
 
 def share_of(environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return (index, count) of this task among all tasks of the job array.
+    """Return (index, count) for this task among all tasks in the job array.
 
     Return None if this task does everything.
 
@@ -69,7 +69,7 @@ def share_of(environment: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def _task_number(environment: Mapping[str, str], tasks: int) -> int:
-    """Return the number of this task within its array element.
+    """Return the task number within the array element.
 
     Raise `JobError` if no variable contains it.
     """
@@ -83,10 +83,9 @@ def _task_number(environment: Mapping[str, str], tasks: int) -> int:
 
 
 def workers_of(settings: Settings) -> int:
-    """Return the number of processes for this task.
+    """Return how many processes this task uses.
 
-    The number is `data.workers`, the cores requested for the task, or the task's share of the
-    node's cores.
+    This is `data.workers`, the cores requested for the task, or its share of the cores in the node.
     """
     job = settings.run.jobs.data
     if settings.run.data.workers or job.tasks_per_node < 2:
@@ -95,9 +94,9 @@ def workers_of(settings: Settings) -> int:
 
 
 def main() -> int:
-    """Tokenize this task's part, with the arguments `PROJECT [--join]`, in a run folder.
+    """Tokenize the part for this task, in a run folder. The arguments are `PROJECT [--join]`.
 
-    The queue's variables define the part. With --join, do all the remaining work.
+    Variables set by the queue define the part. With --join, do all the remaining work.
     """
     logging.basicConfig(
         level=logging.INFO,

@@ -1,1 +1,1 @@
-"""The phase of notebook 03-smoke-test."""
+"""Phase behind notebook 03-smoke-test."""

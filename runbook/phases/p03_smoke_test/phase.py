@@ -1,4 +1,4 @@
-"""03-smoke-test: a few real steps of a small model, and the gate to the long training."""
+"""03-smoke-test: a few real steps with a small model, and the gate to the long training."""
 
 import json
 import math
@@ -38,7 +38,7 @@ finish = plain_end(PHASE)
 
 @step(takes=plan_only)
 def show_expectation(plan: Plan) -> View:
-    """Show the plan of this test, for comparison with its results."""
+    """Show the plan for this test, for comparison with its results."""
     phase_plan = plan.phases[PHASE]
     planned = plan.time[PHASE]
     vocabulary = phase_plan.model.shape.vocabulary
@@ -79,7 +79,7 @@ def show_expectation(plan: Plan) -> View:
 
 @step(takes=lambda opened: (training_step(opened.training, opened.session),), work=SMOKE_TRAINING)
 def launch(training_job: JobStep) -> None:
-    """Submit the test's job, find the running job, or report that it is done."""
+    """Submit the job for the test, find the running job, or report that it is done."""
     job_step.launch(training_job)
 
 
@@ -91,7 +91,7 @@ watch = step(
 
 @step(takes=lambda opened: (opened.run, opened.session))
 def gate(run: PlannedRun, session: Session) -> Table:
-    """Check the test's results, and store the verdict for the training phase."""
+    """Check the test results, and store the verdict for the training phase."""
     settings = run.settings
     plan = run.plan
     test = training_results.read_results(run.folder, plan, PHASE)
@@ -121,7 +121,7 @@ def gate(run: PlannedRun, session: Session) -> Table:
 
 
 def _write_verdict(run: PlannedRun, checks: Sequence[Check]) -> None:
-    """Write the gate's verdict to the file that the training phase reads."""
+    """Write the verdict to the file that the training phase reads."""
     verdict = "pass"
     rows = []
     for check in checks:
@@ -141,11 +141,11 @@ def _write_verdict(run: PlannedRun, checks: Sequence[Check]) -> None:
 
 
 BY_MEASURED_STEPS = "by the measured steps"
-"""Column of times computed from the measured steps."""
+"""Column with times computed from the measured steps."""
 
 
 def outlook(run: PlannedRun) -> list[Row]:
-    """Show the training's planned time next to the time that follows from the measured steps."""
+    """Show the time planned for training next to the time that follows from the measured steps."""
     settings = run.settings
     planned = run.plan.time[FULL]
     measured = this_machine.known_calibrations(settings, run.folder.parent)

@@ -1,1 +1,1 @@
-"""The phase of notebook 04-training."""
+"""Phase behind notebook 04-training."""

@@ -38,13 +38,13 @@ finish = plain_end(PHASE)
 
 @step(takes=lambda opened: (opened.training, opened.session))
 def check_ready(training: PlannedTraining, session: Session) -> CheckTable:
-    """Show the smoke test's verdict and the token files; stop if either failed or is missing."""
+    """Show the smoke-test verdict and the token files; stop if either failed or is missing."""
     return record_checks(session, readiness.readiness_checks(training, session))
 
 
 @step(takes=lambda opened: (_sealed_training(opened.training, opened.session),), work=FULL_TRAINING)
 def launch(training_job: JobStep) -> None:
-    """Seal the forecasts of the training run, then submit its job or find the running job.
+    """Seal the forecasts for training, then submit its job or find the running job.
 
     Nothing runs twice.
     """
@@ -57,7 +57,7 @@ def _sealed_training(training: PlannedTraining, session: Session) -> JobStep:
 
 
 def _seal(run: PlannedRun) -> None:
-    """Seal the forecasts of a training run.
+    """Seal the forecasts for a training run.
 
     Changed forecasts do not stop training, but 05-analysis refuses to score them.
     """
@@ -131,7 +131,7 @@ def continue_text(
     tokens: int = offline_defaults.TOKENS,
     temperature: float = offline_defaults.TEMPERATURE,
 ) -> View:
-    """Let the trained model continue the user's prompt, in a separate process.
+    """Let the trained model continue a prompt from the user, in a separate process.
 
     `runbook sample RUN` does the same.
     """

@@ -1,1 +1,1 @@
-"""The phase of notebook 05-analysis."""
+"""Phase behind notebook 05-analysis."""

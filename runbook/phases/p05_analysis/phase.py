@@ -1,4 +1,4 @@
-"""05-analysis: the run's results, compared with the plan, its variants and published results."""
+"""05-analysis: results of the run, compared with the plan, its variants and published results."""
 
 import contextlib
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ bind = binder(PHASE)
 
 @step(takes=run_only)
 def show_numbers(run: PlannedRun) -> View:
-    """Show the results of each training phase, and save them as results.csv."""
+    """Show the results from each training phase, and save them as results.csv."""
     tables = []
     formulas_of_speed = []
     rows = []
@@ -135,7 +135,7 @@ def show_step_parts(run: PlannedRun) -> View:
 
 @step(takes=run_only)
 def show_time_parts(run: PlannedRun) -> View:
-    """Show how the wall time of all jobs was spent, with interruptions and idle times."""
+    """Show how wall time was spent in all jobs, with interruptions and idle times."""
     view = View()
     for training in both_trainings(run):
         for part in training_results.account_view(training):
@@ -163,7 +163,7 @@ def show_timeline(run: PlannedRun) -> View:
 
 @step(takes=run_only)
 def show_cost(run: PlannedRun) -> View:
-    """Show the cost of the training, and the cost of the paper's 300 billion tokens at this speed."""
+    """Show what training cost, and what the paper's 300 billion tokens would cost at this speed."""
     training = read_results(run.folder, run.plan, FULL)
     rates = training_results.device_rates(run.settings)
     account = training.account
@@ -217,16 +217,16 @@ def show_published(run: PlannedRun) -> View:
 
 @step(takes=lambda opened: (opened.run, opened.session))
 def show_forecasts(run: PlannedRun, session: Session) -> View:
-    """Score the forecasts that were sealed before the first step.
+    """Score the forecasts sealed before the first step.
 
-    The scores are also stored in the project's forecasts.jsonl.
+    The scores are also stored in forecasts.jsonl in the project.
     """
     return score_forecasts(run, session)
 
 
 @step(takes=run_only)
 def show_variants(run: PlannedRun) -> View:
-    """Show the LUMI document's table for this run and its executed variants."""
+    """Show the table from the LUMI document for this run and its executed variants."""
     settings = run.settings
     runs = run.folder.parent
     name = settings.run.run
@@ -283,7 +283,7 @@ def finish(run: PlannedRun, session: Session) -> None:
 
 
 def both_trainings(run: PlannedRun) -> list[TrainingResults]:
-    """Return the results of the smoke test and of the full training."""
+    """Return the results from the smoke test and the full training."""
     return [read_results(run.folder, run.plan, phase) for phase in TRAININGS]
 
 
@@ -314,7 +314,7 @@ def sourced(table: Table) -> Table:
 
 
 def variants_of(run: str, project: Path | None = None) -> list[Settings]:
-    """Return the named run and each of its variants."""
+    """Return the named run and all its variants."""
     names = [run, *(f"{run}:{variant}" for variant in params.variant_names(run, project))]
     return [params.load(name, project=project) for name in names]
 
@@ -358,7 +358,7 @@ def variants_text(runs_of: Sequence[Settings], runs: Path, name: str) -> str:
 
 
 def _variant_row(settings: Settings, runs: Path) -> run_tables.ThroughputRow:
-    """Return the layout of a run or variant with its measured speed.
+    """Return the layout used by a run or variant, with its measured speed.
 
     If it was not run and its plan is refused, the row gives the reason.
     """

@@ -1,1 +1,1 @@
-"""The phase of notebook 06-evaluation."""
+"""Phase behind notebook 06-evaluation."""

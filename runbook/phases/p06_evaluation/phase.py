@@ -92,7 +92,7 @@ def minimal_pairs(count: int = PAIRS_EACH) -> Iterator[tuple[str, str, str]]:
 
 
 def held_out_texts(folder: Path, settings: Settings, plan: Plan) -> Iterator[Text]:
-    """Yield the first held-out documents of each source, with the sequence length of training."""
+    """Yield the first held-out documents from each source, cut at the training sequence length."""
     if plan.data.mock:
         return
     tokenizer = load_tokenizer(settings.tokenizer)
@@ -129,7 +129,7 @@ def _held_out_documents(
     plan: Plan,
     prefixes: Sequence[str],
 ) -> Iterator[NDArray[Any]]:
-    """Yield the token ids of each held-out document of these files."""
+    """Yield the token ids for each held-out document in these files."""
     for prefix in prefixes:
         reader = IndexedReader(folder / f"{prefix}.bin", folder / f"{prefix}.idx")
         for number in _held_out_range(plan, reader.num_sequences):
@@ -137,9 +137,9 @@ def _held_out_documents(
 
 
 def _held_out_range(plan: Plan, num_sequences: int) -> range:
-    """Return the indices of the held-out documents in a token file.
+    """Return the indices of held-out documents in a token file.
 
-    These are all documents if whole files are held out, or else the validation part of the split.
+    These are all documents if whole files are held out, or else those in the validation split.
     """
     if plan.data.held_out:
         return range(num_sequences)
@@ -150,7 +150,7 @@ def _held_out_range(plan: Plan, num_sequences: int) -> range:
 
 
 def score_built_in(folder: Path, settings: Settings, plan: Plan) -> list[Row]:
-    """Score the built-in set: minimal pairs, and bits per byte of held-out text by source."""
+    """Score the built-in set: minimal pairs, and bits per byte on held-out text by source."""
     phase_plan = plan.phases[FULL]
     texts = [*held_out_texts(folder, settings, plan), *_sentences_of_pairs(settings, phase_plan)]
     resumed = events_named(read_events(folder / phase_plan.log.events, FULL), "resumed")
@@ -195,7 +195,7 @@ def score_built_in(folder: Path, settings: Settings, plan: Plan) -> list[Row]:
 
 
 def _sentences_of_pairs(settings: Settings, phase_plan: PhasePlan) -> Iterator[Text]:
-    """Yield both sentences of each minimal pair, the correct one first."""
+    """Yield both sentences in each minimal pair, the correct one first."""
     tokenizer = load_tokenizer(settings.tokenizer)
     end = phase_plan.sampling.end_of_document
     for phenomenon, *sentences in minimal_pairs():
@@ -208,7 +208,7 @@ def _sentences_of_pairs(settings: Settings, phase_plan: PhasePlan) -> Iterator[T
 
 
 def num_processes(spec: PhasePlan) -> int:
-    """Return the number of ranks that score.
+    """Return how many ranks score.
 
     On a CPU, a single rank scores unless the training split the model. In all other cases, as many
     ranks score as trained.
@@ -222,7 +222,7 @@ def num_processes(spec: PhasePlan) -> int:
 def _measures(
     texts: Sequence[Text], likelihoods: Sequence[float]
 ) -> dict[tuple[str, str], tuple[int, float]]:
-    """Return (number of samples, value) for each pair (scored text, measure)."""
+    """Return (sample count, value) for each pair (scored text, measure)."""
     scored = list(zip(texts, likelihoods, strict=True))
     measures: dict[tuple[str, str], tuple[int, float]] = {}
     for source in dict.fromkeys(text.what for text in texts if text.bytes):
@@ -246,7 +246,7 @@ def _measures(
 def _pair_measures(
     scored: Sequence[tuple[Text, float]],
 ) -> dict[tuple[str, str], tuple[int, float]]:
-    """Return the share of minimal pairs whose correct sentence is more likely.
+    """Return the share of minimal pairs in which the correct sentence is more likely.
 
     The first value is for all pairs, followed by a value for each phenomenon.
     """
@@ -315,7 +315,7 @@ def measure_built_in(run: PlannedRun, *, is_here: bool = True) -> str:
 
 
 def _remove_old_scores(measuring: StepOfRun) -> None:
-    """Remove our own scores and, if the trained model has changed, the scores of every program."""
+    """Remove our own scores and, if the trained model has changed, scores from every program."""
     folder = measuring.run_folder
     marker = measuring.marker()
     if marker and marker.fingerprint != measuring.fingerprint:
@@ -326,7 +326,7 @@ def _remove_old_scores(measuring: StepOfRun) -> None:
 
 
 def evaluate(folder: Path) -> Table:
-    """Compute the missing scores of a run's newest checkpoint, and return all scores."""
+    """Compute missing scores for the newest checkpoint, and return all scores."""
     settings = params.load(str(folder / "run.yaml"))
     plan = run_files.read_plan_file(folder)
     with hold_run(folder, "evaluating"):
@@ -336,7 +336,7 @@ def evaluate(folder: Path) -> Table:
 
 @step(takes=lambda opened: (opened.folder,))
 def show_scores(folder: Path) -> View:
-    """Return all scores of the weights before and after the training."""
+    """Return all scores for the weights before and after training."""
     rows = read_scores(folder)
     if not rows:
         return View(["Nothing was measured."])

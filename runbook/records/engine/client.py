@@ -138,7 +138,7 @@ class Streams:
 
 new_cell: Any = nbformat.v4.new_markdown_cell
 new_output: Any = nbformat.v4.new_output
-# Interval between log lines for a display or a line that is updated in place
+# Interval between log lines for a display or a line updated in place
 SECONDS_BETWEEN_LOGGED_UPDATES = 5.0
 # Seconds to wait for more output from a cell after the kernel has replied
 MOST_SECONDS_OF_SILENCE = 30
@@ -157,8 +157,8 @@ If this package is not installed in the kernel, the code raises an error, which 
 ENGINE_VARIABLE = "RUNBOOK_ENGINE"
 """Environment variable set in the kernel.
 
-The variable tells the kernel that displays updated in place are logged, so that progress need not
-be printed too.
+The variable tells the kernel that displays updated in place are logged, so progress need not be
+printed too.
 """
 
 
@@ -384,8 +384,8 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             await asyncio.gather(*unfinished_tasks, return_exceptions=True)
 
     async def _run_cells(self) -> None:
-        # Send this request before the cells. A kernel that is shut down right after a reply may be
-        # interrupted before it is idle, and would report that as an error.
+        # Send this request before the cells. A kernel shut down right after a reply may be
+        # interrupted before it is idle, and would report this as an error.
         await self.async_wait_for_reply(
             await ensure_async(self.kc.execute(LOSE_NO_OUTPUT, silent=True))
         )
@@ -462,12 +462,12 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     async def _end_kernel(self, stopped: bool) -> None:
         if self.km is not None:
             if not self._kernel_answers and await self.km.is_alive():
-                # A kernel that is still importing its modules would not read a request to end, and
-                # would print a traceback at the interrupt that jupyter_client always sends first.
+                # A kernel still importing its modules would not read a request to end, and would
+                # print a traceback at the interrupt that jupyter_client always sends first.
                 await self.km.signal_kernel(signal.SIGKILL)
                 self.shutdown_kernel = "immediate"
             elif stopped and self.kc is not None and await self.km.is_alive():
-                # A kernel that is shut down in the middle of a cell closes its sockets and then
+                # A kernel shut down in the middle of a cell closes its sockets and then
                 # fails when it uses them.
                 await self.km.interrupt_kernel()
                 with contextlib.suppress(Empty):
@@ -546,7 +546,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     ) -> Any:
         """Handle a message from the kernel.
 
-        Displays that are updated in place are also logged from time to time.
+        Displays updated in place are also logged from time to time.
         """
         self._messages += 1
         if self.log_output and msg["msg_type"] == "update_display_data":

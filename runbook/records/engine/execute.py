@@ -337,8 +337,7 @@ def _by_its_name(notebook: Path, content: Any, run_folder: Path | None) -> Annou
     """Use the file name to identify the execution, for a notebook that no longer names its run.
 
     The output that names the run is lost if the notebook page was closed during the execution.
-    Return the newest execution of the phase that the file is named after, in the run that the user
-    named.
+    Return the newest execution of the phase given by the file name, in the run named by the user.
     """
     if run_folder is None or not any(cell.get("outputs") for cell in content.cells):
         return None

@@ -49,7 +49,7 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
     ) -> Any:
         """Execute the notebook, always save it, file it with its run, and raise what stopped it.
 
-        A parameters cell that was changed by hand is rejected first.
+        A parameters cell changed by hand is rejected first.
         """
         from papermill.execute import remove_error_markers
 

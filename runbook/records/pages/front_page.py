@@ -66,7 +66,7 @@ REPORT_NAME = "report.html"
 
 
 class PageContent(NamedTuple):
-    """The values that both pages for a run show, under the names used in templates."""
+    """Values to show on both pages for a run, under the names used in templates."""
 
     run: RunState
     changed: Sequence[str]
@@ -173,7 +173,7 @@ def _written_at() -> str:
 
 
 def _answer(run: RunState) -> str:
-    """Return a sentence that says that the run succeeded, or what failed."""
+    """Say in a sentence that the run succeeded, or what failed."""
     num_done = sum(phase.state == "done" for phase in run.phases)
     progress = RecordMessage.PHASES_DONE.fill(done=num_done, phases=len(run.phases))
     num_checks = 0

@@ -1,4 +1,4 @@
-"""Makes the report on an executed notebook: a single HTML file that needs no network.
+"""Makes the report on an executed notebook: a single HTML file, readable without network.
 
 Code is folded, figures are embedded, and the result card at the top comes from the record. No
 notebook output can make the browser load anything.

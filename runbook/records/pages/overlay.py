@@ -85,7 +85,7 @@ def read_overlay_curve(run_folder: Path, *, is_running: bool) -> OverlayCurve:
 def curve_of_rows(run_folder: Path, rows: Iterable[Row], *, is_running: bool) -> OverlayCurve:
     """Make the curve from rows in metrics.jsonl.
 
-    A step that was repeated after a restart appears once.
+    A step repeated after a restart appears once.
     """
     spec = read_training_plan(run_folder)
     points, restarts = _joined(rows)

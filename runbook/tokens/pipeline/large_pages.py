@@ -1,4 +1,4 @@
-"""Requests large memory pages for a process that only tokenizes.
+"""Requests large memory pages for processes used only to tokenize.
 
 Loading an encoder touches 100 MB of memory for the first time. With 4 KiB pages, this causes 20,000
 page faults, and the encoder tables need many entries in the translation buffer (TLB). Large pages

@@ -69,7 +69,7 @@ The .idx stores the document length, place and number. The done marker exists un
 done.
 """
 SAMPLE = 200_000
-"""How many characters to encode from each sampled piece."""
+"""Number of characters to encode from each sampled piece."""
 _log = logging.getLogger(__name__)
 
 
@@ -247,7 +247,7 @@ class _Job:
         if self._reused:
             counts = self._reused, len(self._shards)
             _log.info("%s: %d of %d shards are done from an earlier run", self.files.base, *counts)
-            # Including shards that are finished but not yet committed
+            # Including shards finished but not yet committed
             self._reporter.report_resumed()
 
         tokenizer = self._make([self._shards[number] for number in todo], self._shards)

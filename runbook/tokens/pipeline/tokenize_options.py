@@ -15,7 +15,7 @@ from runbook.tokens.sources.input_files import MAX_RECORD_BYTES
 
 MANIFEST_SCHEMA = 2
 MOST_REPORTED_RECORDS = 20
-"""How many bad records to report one by one; the others are only counted."""
+"""Number of bad records to report one by one; the others are only counted."""
 NEUTRAL_VALUES: dict[str, Any] = {
     "keep_sources": (),
     "drop_sources": (),
@@ -132,7 +132,7 @@ class TokenFiles:
         self.idx_part = Path(f"{self.idx}.part")
         # Lists the inputs and results; this file is written last.
         self.manifest = Path(f"{self.base}.manifest.json")
-        self.quarantine = Path(f"{self.base}.quarantine")  # Records that are set aside
+        self.quarantine = Path(f"{self.base}.quarantine")  # Records set aside
         # Folder for unfinished work: locks, done markers, waiting parts.
         self.parts = Path(f"{self.base}.parts")
 
@@ -188,7 +188,7 @@ class Manifest(Counts):
     dtype: str
     end_of_document_tokens: int
     problems: list[str]
-    """Texts about the first records or files that were left out."""
+    """Texts about the first records or files left out."""
     sources: dict[str, dict[str, int]]
     """Documents, text_bytes and tokens by source."""
     files: dict[str, dict[str, Any]]

@@ -375,7 +375,7 @@ def join_first(
     between: str = "\n  ",
     more: str = "\n  ... and {} more",
 ) -> str:
-    """Return the first few texts as one text that also says how many are left out."""
+    """Join the first few texts, and say how many are left out."""
     text = between.join(texts[:most])
     if len(texts) > most:
         text += more.format(len(texts) - most)
@@ -383,7 +383,7 @@ def join_first(
 
 
 def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str:
-    """Return a text that names a listed file and says what is wrong with it.
+    """Return a text to say what is wrong with a listed file.
 
     The text is empty if the file agrees with the list.
     """

@@ -32,7 +32,7 @@ from runbook.tokens.sources.input_files import (
 )
 
 PIECE = 1 << 20
-"""How many bytes to decode at a time from a huge document."""
+"""Number of bytes to decode at a time from a huge document."""
 PARQUET_ROWS = 1024
 PARQUET_BYTES = 32 << 20
 """How many bytes of text in a Parquet file to turn into Python strings at a time.
@@ -58,7 +58,7 @@ class HugeText:
     """The text in a huge document, not yet decoded.
 
     A str needs up to four bytes per character, and encoders copy their input, so a 100 MB document
-    would need half a gigabyte. A piece ends after a word in ASCII letters that is followed by a
+    would need half a gigabyte. A piece ends after a word in ASCII letters followed by a
     space and another letter. It is never inside a character or a JSON escape. `tokens.huge_text`
     decides where the text can be divided without changing its tokens.
     """

@@ -434,7 +434,7 @@ class Fetcher:
     def _keep_trying(self, attempt: Callable[[], _T], part: Path | None = None) -> _T:
         """Repeat an attempt as often as necessary, and return its result.
 
-        `part` is the file that attempts append to. Raise `GivenUpError` after `ATTEMPTS`
+        `part` is the file to append to. Raise `GivenUpError` after `ATTEMPTS`
         consecutive attempts that received no byte, after waiting `BUSY_SECONDS` for the server, or
         if the file at the source is not the requested file.
         """

@@ -1,4 +1,4 @@
-"""Recognizes, from one bad record, a whole file in another encoding or another form of JSON."""
+"""Uses one bad record to recognize a whole file in another encoding or form of JSON."""
 
 import re
 
@@ -9,7 +9,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
 
 def format_hint(raw: bytes) -> str:
-    r"""Return the probable format of the file that a bad record comes from, and how to convert it.
+    r"""Guess the format of the file that a bad record comes from, and say how to convert it.
 
     Return an empty string if the record does not suggest one.
 
@@ -28,7 +28,7 @@ def format_hint(raw: bytes) -> str:
     if stripped == b"{":
         return TokenMessage.MAYBE_INDENTED.fill()
 
-    # The first bytes may be the rest of a character that was cut in two.
+    # The first bytes may be the rest of a character cut in two.
     text = raw.lstrip(_CONTINUATION_BYTES)
     try:
         text.decode("utf-8")

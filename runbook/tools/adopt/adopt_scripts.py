@@ -76,14 +76,14 @@ _TEXT_ENDINGS = (
 
 @dataclass(frozen=True)
 class AdoptReport:
-    """The report of `runbook adopt`."""
+    """What `runbook adopt` reports."""
 
     adopted: Adoption
     path: Path
     refused: str
     """Why `runbook check` rejects the run file, or empty if it accepts the file."""
     proof: Sequence[ProvenOption] = ()
-    """Every option of the script, next to the corresponding option of the run file. Empty if the
+    """Every option in the script, next to the corresponding option in the run file. Empty if the
     script does not start a training run.
     """
     site_block: str = ""
@@ -98,7 +98,7 @@ class AdoptReport:
 
     @property
     def check(self) -> str:
-        """Return the verdict of `runbook check` on the run file, or the unexplained options."""
+        """Return what `runbook check` says about the run file, or the unexplained options."""
         lost = [row.option for row in unaccounted(self.proof)]
         findings = self.adopted.findings
         if self.refused:
@@ -217,7 +217,7 @@ class AdoptReport:
         return "\n\n".join(parts)
 
     def _required_part(self) -> str:
-        """Return a table of the values that a person must still supply, or a sentence."""
+        """Return a table with the values that a person must still supply, or a sentence."""
         required = self._required_rows()
         title = "Still needed, in the run file or with --set"
         if not required:
@@ -225,7 +225,7 @@ class AdoptReport:
         return Table(required, title).as_text()
 
     def _check_part(self) -> str:
-        """Return a sentence that states the verdict of `runbook check` and the next step."""
+        """Return a sentence that states what `runbook check` found, and the next step."""
         name = str(self.path)
         if self.path.parent.name == "params":
             name = self.adopted.name
@@ -236,7 +236,7 @@ class AdoptReport:
         return f"runbook check {name}: passes. Next: runbook plan {name}"
 
     def _proof_rows(self) -> list[Row]:
-        """Return a row for each option of the script's command or of the run file's command."""
+        """Return a row for each option in the command from the script or from the run file."""
         places = self.adopted.script.places
         rows: list[Row] = []
         for row in self.proof:
@@ -329,7 +329,7 @@ class AdoptReport:
 
 
 def _table(title: str, rows: list[Row]) -> str:
-    """Return a table with the number of rows in its title, or one line if there are no rows."""
+    """Return a table that states its row count in the title, or one line if there are no rows."""
     if not rows:
         return f"{title}: none."
     return Table(rows, f"{title}: {len(rows)}").as_text()
@@ -344,7 +344,7 @@ def adopt(
 ) -> AdoptReport:
     """Run a script in a sandbox, write the run file, and report whether it passes `runbook check`.
 
-    The sandbox contains copies of the small text files in the first script's folder. An existing
+    The sandbox contains copies of small text files next to the first script. An existing
     run file with different contents is an error, unless `replace` is set. If there are multiple
     training runs, the last one is used, or the one with the number `launch` (from 1).
     """
@@ -375,7 +375,7 @@ def adopt(
 
 
 def _script_of_own_file(path: Path, texts: Sequence[tuple[str, str]]) -> Script | None:
-    """Return the training run in a YAML file of Megatron-LM or NeMo, or None for other files."""
+    """Return the training run in a YAML file for Megatron-LM or NeMo, or None for other files."""
     name, text = texts[0]
     if any(Path(file).suffix not in (".yaml", ".yml") for file, _ in texts):
         return None
@@ -405,7 +405,7 @@ def adopt_job(
     replace: bool = False,
     launch: int = 0,
 ) -> AdoptReport:
-    """Turn the script of a queued job into a run file, as `adopt` does for a script on disk."""
+    """Turn the script for a queued job into a run file, as `adopt` does for a script on disk."""
     project = params.project_root()
     name, text = submitted_script(job_id)
     path = _run_file_path(out, f"job-{job_id.partition('.')[0]}", project)
@@ -445,7 +445,7 @@ def _write(
 
 
 def _log_text(path: Path) -> str:
-    """Return the beginning of a log with Megatron's printed arguments, or '' for other files."""
+    """Return how a log with arguments printed by Megatron begins, or '' for other files."""
     try:
         with path.open("rb") as stream:
             text = stream.read(_MOST_BYTES_OF_LOG).decode("utf-8", errors="replace")
@@ -467,7 +467,7 @@ def _report(
     rendered: RenderedPhase | None,
     project: Path,
 ) -> AdoptReport:
-    """Return the report of an adoption, with the proof and the text to paste into other files."""
+    """Return the report on an adoption, with the proof and the text to paste into other files."""
     findings = adopted.findings
     proof: list[ProvenOption] = []
     if adopted.launch:
@@ -483,7 +483,7 @@ def _report(
 
 
 def run_name(script: Path) -> str:
-    """Derive a run's name from a script's name.
+    """Derive a run name from a script name.
 
     Names that YAML would read as a number or a boolean get a prefix.
 
@@ -530,8 +530,8 @@ _CODE = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".py")
 def is_secret_file(name: str, text: str) -> bool:
     """Return whether a file contains only a secret.
 
-    A file counts as a secret if its name suggests it, or if its content is one long word of letters
-    and digits.
+    A file counts as a secret if its name suggests it, or if it contains nothing but one long word
+    of letters and digits.
 
     >>> is_secret_file("hf_token.txt", "x"), is_secret_file("wandb", "0123456789abcdef01ab"), is_secret_file("a.py", "x")
     (True, True, False)
@@ -626,7 +626,7 @@ def _files_of_checkout(script: Path, job_texts: Iterable[str]) -> dict[str, str]
     """Read the text files that a job names relative to a folder above the script.
 
     Many jobs are submitted from the top of a checkout: `sbatch jobs/train.sh` may read
-    configs/model.sh. Only files inside the script's own checkout are read.
+    configs/model.sh. Only files inside the checkout that the script is in are read.
     """
     folder = script.resolve().parent
     top = _top_of_checkout(folder)
@@ -651,7 +651,7 @@ def _top_of_checkout(folder: Path) -> Path | None:
 
 
 def _text_of(path: Path, top: Path) -> str:
-    """Return the text of a small text file within `top`, with secrets masked.
+    """Read a small text file within `top`, with secrets masked.
 
     The result is empty if the file is not small text, may contain secrets, or cannot be read.
     """
@@ -709,14 +709,14 @@ def _settled(adopted: Adoption, project: Path) -> tuple[Adoption, str, RenderedP
             break
         settled = rewritten(settled)
         tried = _tried(settled, project)
-    if tried.refused:  # The placeholders did not help, so keep the source's values
+    if tried.refused:  # The placeholders did not help, so keep the values from the source
         unsettled = dataclasses.replace(adopted, findings=as_read)
         return unsettled, first_try.refused, first_try.rendered
     return settled, tried.refused, tried.rendered
 
 
 _MOST_ROUNDS = 8
-"""Largest number of attempts to write a valid run file.
+"""Number of attempts to make at writing a valid run file.
 
 Each attempt turns more values into questions.
 """
@@ -724,7 +724,7 @@ Each attempt turns more values into questions.
 
 @dataclass(frozen=True)
 class TriedRunFile:
-    """A run file, and the verdict of `runbook check` on it."""
+    """A run file, and what `runbook check` says about it."""
 
     refused: str
     """Why `runbook check` rejects the run file, or empty if `runbook check` accepts it."""

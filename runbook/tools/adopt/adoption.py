@@ -1,6 +1,6 @@
-"""Turns a user's job script into a run file.
+"""Turns a job script into a run file.
 
-Values that the script does not set come from its program's defaults.
+Values that the script does not set come from the program defaults.
 """
 
 import math
@@ -59,7 +59,7 @@ from runbook.tools.adopt.script import Script, StartedProgram, Word
 
 @dataclass(frozen=True)
 class Adoption:
-    """The run file for a script, and everything that is reported about the script."""
+    """The run file for a script, and everything reported about the script."""
 
     name: str
     text: str
@@ -77,7 +77,7 @@ class Adoption:
     launches: Sequence[Launch] = ()
     """Every training run that the script starts, without repetitions."""
     source: str = ""
-    """The name that people know the job by: its script's name."""
+    """What people call the job: the script name."""
     launch: Launch | None = None
     """The launch that became the run file, or None if only the variables of a document's script
     were read.
@@ -96,7 +96,7 @@ def adopt(
     The first script can use the other scripts and the files in `beside`. If it starts multiple
     training runs, the run file describes the last one, or the one with the number `launch_number`
     (from 1). Raise `ParamsError` if the script neither starts a training run that adopt can read
-    nor sets a variable that a document's script reads.
+    nor sets a variable that a script from a document reads.
     """
     script = follow(files, beside or {}, _starts_training)
     texts = {**(beside or {}), **dict(files[1:])}
@@ -112,7 +112,7 @@ def adopt_script(
     project: Path,
     launch_number: int = 0,
 ) -> Adoption:
-    """Turn a record of a job's programs into a run file; `file_name` names the job in messages."""
+    """Turn a record of the programs in a job into a run file; messages call the job `file_name`."""
     calls = calls_of(script.commands)
     all_launches = different_launches(launches_of(script.commands))
     if not all_launches and not calls:
@@ -161,7 +161,7 @@ def _last(launches: Sequence[Launch]) -> Launch | None:
 
 
 def _refuse_without_launch(script: Script, file_name: str) -> NoReturn:
-    """Raise `ParamsError` with the programs that a script starts instead of a training run."""
+    """Raise `ParamsError` with the programs that a script starts instead of training."""
     programs = other_programs(script.commands)
     line = script.first_line(_AN_OPTION)
     if line and not script.first_line(_A_START):
@@ -186,13 +186,13 @@ def _refuse_without_launch(script: Script, file_name: str) -> NoReturn:
 
 
 _AN_OPTION = r"^[^#]*--(num-layers|hidden-size|tensor-model-parallel-size)\b"
-"""Matches an option that only a training run has."""
+"""Matches an option used only for training."""
 _A_START = r"^[^#]*(\.py\b|\b(torchrun|deepspeed|python3?|srun|mpirun|mpiexec|accelerate)\b)"
 """Matches a line that may start a program."""
 
 
 def _sentences(notes: Sequence[str]) -> str:
-    """Return the notes about a script's run in the sandbox as sentences, each preceded by a space."""
+    """Return notes on how the script ran in the sandbox as sentences, each preceded by a space."""
     return "".join(f" {note}." for note in notes)
 
 
@@ -207,7 +207,7 @@ def required_keys(findings: Findings) -> dict[str, str]:
 
 
 def rewritten(adopted: Adoption) -> Adoption:
-    """Return the adoption with the text of its run file made again from the current findings."""
+    """Return the adoption, with the run file written again from the current findings."""
     required = required_keys(adopted.findings)
     carried = adopted.findings.carried
     places = adopted.script.places
@@ -256,7 +256,7 @@ def _refuse_foreign(script: Script, file_name: str) -> None:
 
 
 _EVALUATES = ("skip-train", "inference", "eval-only", "ckpt-convert-save")
-"""Options that make Megatron's training program only evaluate, or only convert a checkpoint."""
+"""Options that make the training program only evaluate, or only convert a checkpoint."""
 _LENGTHS = ("train-iters", "train-samples", "train-tokens")
 
 
@@ -329,9 +329,9 @@ _READ_AS_CONFIG = ("torchtitan", "nanotron", "GPT-NeoX", *_RECIPES)
 
 
 def _config_of(script: Script, framework: str) -> str:
-    """Return advice on how to adopt the configuration file of another framework's training run.
+    """Return advice on how to adopt a configuration file for another framework.
 
-    Return '' if adopt cannot read this framework's configurations.
+    Return '' if adopt cannot read configurations for this framework.
     """
     if framework not in _READ_AS_CONFIG:
         return ""
@@ -339,7 +339,7 @@ def _config_of(script: Script, framework: str) -> str:
     for command in script.commands:
         folder = ""
         for before, word in pairwise(command.words):
-            if before.text in ("-d", "--conf_dir"):  # deepy.py's folder of configurations
+            if before.text in ("-d", "--conf_dir"):  # The folder with configurations for deepy.py
                 folder = f"{word.text.rstrip('/')}/"
             elif word.text.endswith((".toml", ".yaml", ".yml")):
                 file = Word(folder + word.text.rpartition("=")[2], 0)
@@ -352,7 +352,8 @@ def _config_of(script: Script, framework: str) -> str:
 def _registry_of(script: Script) -> str:
     """Return the Python configuration file that a torchtitan command names, and the function in it.
 
-    `--module llama3 --config llama3_8b` is a function of torchtitan/models/llama3/config_registry.py.
+    `--module llama3 --config llama3_8b` is a function in
+    torchtitan/models/llama3/config_registry.py.
     """
     given: dict[str, str] = {}
     for command in script.commands:
@@ -367,7 +368,7 @@ def _registry_of(script: Script) -> str:
 
 
 def _starts_training(commands: Sequence[StartedProgram]) -> bool:
-    """Return whether any of these commands trains, or starts a document's script."""
+    """Return whether any of these commands trains, or starts a script from a document."""
     return bool(launches_of(commands) or calls_of(commands) or foreign_trainings(commands))
 
 
@@ -378,10 +379,10 @@ def _site_of(script: Script, project: Path) -> Site:
 
 
 def _base(script: Script, launches: Sequence[Launch], calls: Sequence[DocumentCall]) -> str:
-    """Return the run that supplies the values that a script takes from another file.
+    """Return the run used to supply the values that a script takes from another file.
 
-    The result is empty if the script is complete. The other file may be the script of a document
-    that the runbook reproduces, or one of NeMo's own files.
+    The result is empty if the script is complete. The other file may be a script from a document
+    reproduced by the runbook, or a file that comes with NeMo.
     """
     if calls and not launches:
         return calls[-1].run
@@ -406,9 +407,9 @@ def _base_settings(
     calls: Sequence[DocumentCall],
     project: Path,
 ) -> Settings:
-    """Load the run file that corresponds to a document's script.
+    """Load the run file that corresponds to a script from a document.
 
-    For NeMo, load the requested model size, or else the size that NeMo's own script sets.
+    For NeMo, load the requested model size, or else the size set in the script from NeMo.
     """
     size = _size_of_launches(launches)
     if base == _NEMO_RUN and not size:
@@ -425,7 +426,7 @@ def _base_settings(
 
 
 def _size_of_launches(launches: Sequence[Launch]) -> str:
-    """Return the size that the first launch with NeMo's own file selects.
+    """Return the size selected by the first launch with a file that comes with NeMo.
 
     The result is empty if no launch does.
     """
@@ -437,9 +438,9 @@ def _size_of_launches(launches: Sequence[Launch]) -> str:
 
 
 def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> str:
-    """Find every value of the run file, and return the framework.
+    """Find every value for the run file, and return the framework.
 
-    Values come from the script, its base and the program's defaults.
+    Values come from the script, its base and the program defaults.
     """
     launches = evidence.launches
     findings = evidence.findings
@@ -478,9 +479,9 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
 
 
 def _own_file(launches: Sequence[Launch]) -> str:
-    """Return the configuration file of the last NeMo launch.
+    """Return the configuration file used in the last NeMo launch.
 
-    The result is empty if the launch names no file, or one of NeMo's own.
+    The result is empty if the launch names no file, or one that comes with NeMo.
     """
     launch = _last(launches)
     file = option(launch.arguments, "config-name", "cn") if launch else None
@@ -493,7 +494,7 @@ def _own_file(launches: Sequence[Launch]) -> str:
 
 
 def _gives_sizes(arguments: Sequence[Word]) -> bool:
-    """Return whether NeMo's overrides set the model's layers, width and heads."""
+    """Return whether overrides for NeMo set the layers, width and heads of the model."""
     names = {word.text.partition("=")[0].lstrip("+~") for word in arguments}
     names = {name.removeprefix("training.") for name in names}
     return names >= {"model.num_layers", "model.hidden_size", "model.num_attention_heads"}
@@ -518,7 +519,7 @@ _OTHER_FILES = re.compile(r"(deepspeed|ds)-config|vocab-file|merge-file|tokenize
 
 
 def _files_given(arguments: Sequence[Word]) -> list[str]:
-    """Return text that lists the configuration files among a program's arguments."""
+    """Return text to list the configuration files among the program arguments."""
     files: dict[str, None] = {}
     for word, name, values in program_arguments.pairs(arguments):
         if _OTHER_FILES.fullmatch(name):
@@ -547,7 +548,7 @@ def complete_from_config(
 
 
 def _settle_tokenizer(models: Mapping[str, Model], findings: Findings) -> None:
-    """Ask for the tokenizer file unless it is GPT-2's or has a full path."""
+    """Ask for the tokenizer file unless it is for GPT-2 or has a full path."""
     if findings.tokenizer_kind == "GPT2BPETokenizer":
         findings.drop("data.tokenizer")
         findings.questions.pop("data.tokenizer", None)
@@ -601,7 +602,7 @@ def leave_options_of_megatron_lm(findings: Findings) -> None:
 
 
 def leave_offload(findings: Findings) -> None:
-    """Drop the offloading of states if the trainer does not support it."""
+    """Drop offloading if the trainer does not support it."""
     carried = findings.carried.get("training.offload")
     if carried:
         why = "our offload is DeepSpeed's, for the states that ZeRO 1 to 3 shard"
@@ -610,10 +611,10 @@ def leave_offload(findings: Findings) -> None:
 
 
 def _take_base(settings: Settings, base: str, findings: Findings, *, has_own_model: bool) -> None:
-    """Adopt every value that the base's run file sets itself.
+    """Adopt every value set in the run file of the base.
 
-    If the script has its own configuration file and model, the base's layout and optimizer are not
-    used.
+    If the script brings its own configuration file and model, layout and optimizer are not taken
+    from the base.
     """
     source = f"params/{base}.yaml, which was derived from that script"
     for key, chain in settings.origins.items():
@@ -633,11 +634,11 @@ _SAID_BY_SITE = (
     "training.save_",
     "training.keep_",
 )
-"""Keys of a base that do not affect what a different model learns."""
+"""Keys in a base that do not affect what a different model learns."""
 
 
 def _take_framework(framework: str, findings: Findings) -> None:
-    """Set the framework, or our own trainer if the site has no checkout of the framework."""
+    """Set the framework, or our own trainer if the site has no framework checkout."""
     site = findings.site
     source = "the training program that is started"
     findings.take("training.framework", framework, 0, source, over=False)
@@ -651,7 +652,7 @@ def _take_framework(framework: str, findings: Findings) -> None:
 
 
 def _take_script(evidence: Evidence, framework: str) -> program_arguments.ModelKind:
-    """Adopt every setting of the script, with the job environment last.
+    """Adopt every setting in the script, with the job environment last.
 
     Return the kind of model.
     """
@@ -679,7 +680,7 @@ def _take_script(evidence: Evidence, framework: str) -> program_arguments.ModelK
 
 
 def _take_allocations(script: Script, findings: Findings) -> None:
-    """Adopt the options of the `salloc` command that the script runs in."""
+    """Adopt the options given to the `salloc` command that the script runs in."""
     for command in script.commands:
         if command.name == "salloc":
             own_words = [word.text for word in command.words[1 : 1 + command.own]]
@@ -697,10 +698,9 @@ def _take_submission(call: DocumentCall, findings: Findings) -> None:
 
 
 def _take_last_launch(evidence: Evidence, framework: str) -> program_arguments.ModelKind:
-    """Adopt the settings of the last launch.
+    """Adopt the settings in the last launch.
 
-    These are the options of the program and of its launcher, and the environment variables that
-    tune both.
+    These are options for the program and its launcher, and environment variables used to tune both.
     """
     launch = evidence.launches[-1]
     findings = evidence.findings
@@ -721,11 +721,11 @@ def _take_last_launch(evidence: Evidence, framework: str) -> program_arguments.M
 
 
 _LOGIN_FILES = re.compile(r"(^|/)(activate|\.?bashrc|\.?\w*profile|modules?\.sh|conda\.sh)$")
-"""Files that scripts source to set up programs and folders, not to set a training run's options."""
+"""Files that scripts source to set up programs and folders, not to set training options."""
 
 
 def _note_unset_arguments(launch: Launch, script: Script, findings: Findings) -> None:
-    """Record the variables among a training run's arguments that are set nowhere.
+    """Record variables that occur among the training arguments but are set nowhere.
 
     They may be set in a missing file that the script sources.
     """
@@ -747,7 +747,7 @@ def _note_unset_arguments(launch: Launch, script: Script, findings: Findings) ->
 
 
 def _take_nemo(launch: Launch, findings: Findings) -> program_arguments.ModelKind:
-    """Adopt NeMo's overrides, and the model from the NeMo file that the launch selects.
+    """Adopt the overrides for NeMo, and the model from the NeMo file that the launch selects.
 
     Return the kind of model.
     """
@@ -764,9 +764,9 @@ def _take_nemo(launch: Launch, findings: Findings) -> program_arguments.ModelKin
 
 
 def _take_exports(evidence: Evidence) -> None:
-    """Adopt the tuning variables of a script that does not start a training run itself.
+    """Adopt the tuning variables in a script that does not start training itself.
 
-    If the script calls a document's script, the variables are passed on to it.
+    If the script calls a script from a document, the variables are passed on to it.
     """
     script = evidence.script
     if evidence.calls:
@@ -783,7 +783,7 @@ _OTHER_MODELS = re.compile(r"mamba\w*\.py$", re.IGNORECASE)
 
 
 def _take_kind(launch: Launch, findings: Findings) -> None:
-    """Report a kind of model that no run file can describe.
+    """Report a model type that no run file can describe.
 
     If the launch starts a single process, set one node with one device.
     """
@@ -800,11 +800,11 @@ def _take_kind(launch: Launch, findings: Findings) -> None:
 def _starts_one_process(launch: Launch, findings: Findings) -> bool:
     """Return whether a launch starts one process.
 
-    A launch with plain `python`, or with `torchrun` and no number of processes, starts one process.
+    A launch using plain `python`, or `torchrun` without a process count, starts one process.
     """
     if findings.model_parallel > 1:  # Another command must start the other ranks
         return False
-    if framework_of([launch]) == "nemo":  # trainer.devices sets the number of processes.
+    if framework_of([launch]) == "nemo":  # trainer.devices sets how many processes there are.
         return False
     if launch.programs == ["torchrun"]:
         return not option(launch.part("torchrun"), "nproc-per-node")
@@ -833,7 +833,7 @@ def _run_file(
     required: Mapping[str, str],
     places: Mapping[int, str],
 ) -> str:
-    """Return the text of a run file; `places` gives the file and line of each script line."""
+    """Return the text for a run file; `places` gives the file and line for each script line."""
 
     def source(key: str, _: object) -> str:
         value = carried[key]
@@ -896,14 +896,14 @@ MEGATRON_DEFAULTS: dict[str, Any] = {
     "training.seed": 1234,
     "data.split": "969,30,1",
 }
-"""Defaults of Megatron's parser that differ from ours.
+"""Defaults in the Megatron parser that differ from ours.
 
-Both pinned versions of Megatron have the same defaults.
+Both pinned Megatron versions have the same defaults.
 """
 
 
 def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
-    """Set every value that the run needs, except those that the script sets."""
+    """Set every value needed in the run, except those set by the script."""
     if from_options and framework != "nemo":
         _take_program_defaults(findings, framework)
     if "data.dataset" not in findings.carried:
@@ -935,7 +935,7 @@ def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
 
 
 def _take_program_defaults(findings: Findings, framework: str) -> None:
-    """Use the defaults of Megatron's own parser for missing options."""
+    """Use the defaults in the Megatron parser for missing options."""
     source = "the program's default, because the script does not set it"
     for key, value in MEGATRON_DEFAULTS.items():
         if key == "data.split" and findings.value("data.held_out"):
@@ -974,7 +974,7 @@ def _precision(findings: Findings) -> None:
 def _length(findings: Findings) -> None:
     """Keep the training length in only one unit.
 
-    The document's own unit takes precedence, then tokens, samples and iterations.
+    The unit used in the document takes precedence, then tokens, samples and iterations.
     """
     for name, prefix in (("length", ""), ("warmup", "warmup_"), ("decay", "decay_")):
         carried = _carried_lengths(prefix, findings)
@@ -994,14 +994,14 @@ def _length(findings: Findings) -> None:
 
 
 def _carried_lengths(prefix: str, findings: Findings) -> list[CarriedValue]:
-    """Return the lengths that were adopted, with the preferred unit first."""
+    """Return the lengths adopted, with the preferred unit first."""
     units = ("tokens", "samples", "iterations", "fraction")
     keys = [f"training.{prefix}{unit}" for unit in units]
     return [findings.carried[key] for key in keys if key in findings.carried]
 
 
 def _devices_of_tasks(findings: Findings) -> None:
-    """Use one device per task on a node, if the queue's own launcher starts one rank per task."""
+    """Use one device per task on a node, if srun or mpiexec starts one rank per task."""
     launcher = findings.value("jobs.launcher", findings.site.launcher)
     tasks = findings.carried.get("jobs.training.tasks_per_node")
     if launcher not in ("srun", "mpiexec") or tasks is None or tasks.value < 2:
@@ -1012,7 +1012,7 @@ def _devices_of_tasks(findings: Findings) -> None:
 
 
 def _nodes(findings: Findings) -> None:
-    """Use the fewest nodes of the site that the layout fills, unless the script sets the number."""
+    """Use the fewest nodes on the site that the layout fills, unless the script sets the number."""
     _fit_nodes_to_site(findings)
     devices = findings.devices_per_node
     context = findings.number("parallel.context", 1)
@@ -1030,9 +1030,9 @@ def _nodes(findings: Findings) -> None:
 
 
 def _fit_nodes_to_site(findings: Findings) -> None:
-    """Convert the script's number of nodes to a number of the site's smaller nodes.
+    """Convert the node count in the script to a count of smaller nodes on the site.
 
-    Do so only if a node of the script has a multiple of the devices that a node of the site has.
+    Do so only if a node in the script has a multiple of the devices in a node on the site.
     """
     carried = findings.carried.get("jobs.training.devices_per_node")
     site_devices = findings.site.hardware.devices_per_node
@@ -1068,7 +1068,7 @@ def _batch(findings: Findings) -> None:
 
 
 def _end_ramp(sequences: int, findings: Findings) -> bool:
-    """Use the first batch size of a ramp that can be divided among the devices.
+    """Use the first batch size in a ramp that can be divided among the devices.
 
     The source does not state how the ramp ends. Return whether there is a ramp.
     """

@@ -1,4 +1,4 @@
-"""Compares the container image and mounts of a launch with the site's."""
+"""Compares the container image and mounts in a launch with those on the site."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def take_srun_container(srun: Sequence[Word], findings: Findings) -> None:
 
 
 def take_singularity(singularity_words: Sequence[Word], findings: Findings) -> None:
-    """Adopt the image of `singularity exec`: a file, or a variable set by the site's module."""
+    """Adopt the image given to `singularity exec`: a file, or a variable set by a site module."""
     for word in reversed(singularity_words):
         is_file = word.text.endswith((".sif", ".simg"))
         if is_file or word.shown.startswith("$"):

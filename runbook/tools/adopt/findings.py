@@ -1,4 +1,4 @@
-"""The findings of adopt about a script.
+"""What adopt found out about a script.
 
 These are values for the run file, settings without a key, settings that the runbook handles
 automatically, and errors.
@@ -20,12 +20,12 @@ TOKENIZER_MARK = "GIVE_DATA_TOKENIZER"
 
 @dataclass(frozen=True)
 class CarriedValue:
-    """A value of the run file, with its source."""
+    """A value for the run file, with its source."""
 
     key: str
     value: Any
     line: int
-    """The line of the script, or 0 if no line sets the value."""
+    """The line in the script, or 0 if no line sets the value."""
     source: str
     """The option or variable that sets the value, or else the reason for the value."""
 
@@ -41,7 +41,7 @@ class Remark:
 
 @dataclass(frozen=True)
 class KnownError:
-    """A known error of the documents that is also in this script."""
+    """A known error in the documents that is also in this script."""
 
     number: int
     line: int
@@ -51,20 +51,20 @@ class KnownError:
 
 @dataclass
 class Findings:
-    """Everything that is reported about a script, in the order in which it was found."""
+    """Everything reported about a script, in the order in which it was found."""
 
     site: Site
-    """The site that the run file's job runs on."""
+    """The site that the job runs on."""
     carried: dict[str, CarriedValue] = field(default_factory=dict)
     leftovers: list[Remark] = field(default_factory=list)
     automatic: list[Remark] = field(default_factory=list)
     """Settings that need no key, because the runbook handles them automatically."""
     kind_lines: dict[str, int] = field(default_factory=dict)
-    """For each model field, the line of the script that sets it."""
+    """For each model field, the line in the script that sets it."""
     model_kind: dict[str, str | float] = field(default_factory=dict)
-    """The kind of model if the catalogue lacks it, or empty."""
+    """The model type if the catalogue lacks it, or empty."""
     questions: dict[str, str] = field(default_factory=dict)
-    """Questions that the source leaves open, by the key that answers them.
+    """Questions left open by the source, by the key that answers them.
 
     The run file has a placeholder for each question.
     """
@@ -73,9 +73,9 @@ class Findings:
     has_absent_document: bool = False
     """Whether the training uses a DeepSpeed configuration that is not available."""
     vocabulary: int = 0
-    """Size of the model's vocabulary in tokens, or 0 if the source does not state it."""
+    """Vocabulary size in tokens, or 0 if the source does not state it."""
     other_model: str = ""
-    """The part of the source's model that is missing in the run file's model, such as 8 experts.
+    """What the model in the source has that the one in the run file lacks, such as 8 experts.
 
     Empty if no part is missing.
     """
@@ -86,7 +86,7 @@ class Findings:
     Empty if the source does identify its model.
     """
     unset_arguments: str = ""
-    """The variables among the training program's arguments that may contain options but are not set anywhere.
+    """Variables among the training arguments that may contain options but are not set anywhere.
     """
     absent_file: str = ""
     """The configuration that training starts from, if it is not available.
@@ -98,12 +98,12 @@ class Findings:
 
     @property
     def site_file(self) -> str:
-        """Return the name of the site file, for display."""
+        """Return the site file name to show."""
         return f"params/sites/{self.site.site}.yaml"
 
     @property
     def devices_per_node(self) -> int:
-        """Return the number of devices that the run uses on each node."""
+        """Return how many devices the run uses on each node."""
         return self.number("jobs.training.devices_per_node") or self.site.hardware.devices_per_node
 
     @property
@@ -116,7 +116,7 @@ class Findings:
 
     @property
     def model_parallel(self) -> int:
-        """Return the number of devices that hold one replica of the model."""
+        """Return how many devices hold one replica of the model."""
         return max(1, self.number("parallel.tensor", 1) * self.number("parallel.pipeline", 1))
 
     def take(
@@ -158,7 +158,7 @@ class Findings:
         self.questions.setdefault(key, question)
 
     def trains_another_model(self, line: int, text: str, part: str) -> None:
-        """Record a part of the source's model that our models do not have.
+        """Record what the model in the source has that our models do not have.
 
         The run file then trains a different model.
         """
@@ -218,8 +218,9 @@ class Findings:
     ) -> None:
         """Adopt a word as a value.
 
-        Report the word and the reason if the value is unknown or of the wrong type. The program
-        uses the last value of an option, so a wrong last value is not replaced with an earlier one.
+        Report the word and the reason if the value is unknown or has the wrong type. The program
+        uses the last value given for an option, so a wrong last value is not replaced with an
+        earlier one.
         """
         text = f"{source} {word.shown}"
         if over and key in self.carried and self.carried[key].source == source:

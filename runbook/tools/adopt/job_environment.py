@@ -1,6 +1,6 @@
-"""Compares the variables and modules of a job with the site's.
+"""Compares variables and modules in a job with those on the site.
 
-Some variables set an option of a script that a document provides.
+Some variables set an option in a script that a document provides.
 """
 
 import json
@@ -77,7 +77,7 @@ def _take_variable(
 ) -> bool:
     """Report a variable.
 
-    Return whether a group of the site file sets the variable to the same value.
+    Return whether a group in the site file sets the variable to the same value.
     """
     text = f"{name}={value.shown}"
     site_value = findings.site.environment[group][name] if group else None
@@ -100,7 +100,7 @@ def _take_variable(
 
 
 def take_modules(script: Script, findings: Findings) -> None:
-    """Report each `module load` and each activation of an environment."""
+    """Report each `module load` and each environment that is activated."""
     for command in script.commands:
         command_words = [command.name, *(word.text for word in command.words[1:])]
         for module in _loaded_modules(command_words):
@@ -126,9 +126,9 @@ def _loaded_modules(command_words: Sequence[str]) -> Sequence[str]:
 
 
 def _take_activation(command: StartedProgram, findings: Findings) -> None:
-    """Report the activation of an environment.
+    """Report that an environment is activated.
 
-    The site's setup may activate it already. If not, the site file can.
+    The site setup may activate it already. If not, the site file can.
     """
     text = " ".join([command.name, *(word.shown for word in command.words[1:])])
     file = text.rpartition(" ")[2].lstrip("./")
@@ -170,7 +170,7 @@ def take_knobs(
 ) -> None:
     """Adopt every variable that is read by a script in the site's document.
 
-    Options of the script take precedence unless `over` is set.
+    Options in the script take precedence unless `over` is set.
     """
     for name, value in values.items():
         if name in _READ:
@@ -206,11 +206,11 @@ def take_knobs(
 
 
 _READERS: dict[type[Any], Callable[[str], Any]] = {bool: truth, float: float, int: whole}
-"""For each type of key, the function that converts its value. Other values stay strings."""
+"""For each key type, the function used to convert the value. Other values stay strings."""
 
 
 def key_of(name: str) -> str:
-    """Return the key that a document's variable sets, or an empty string if there is none.
+    """Return the key that a variable in a document sets, or an empty string if there is none.
 
     >>> key_of("TENSOR_MODEL_PARALLEL_SIZE"), key_of("mp_size"), key_of("NNODES"), key_of("PATH")
     ('parallel.tensor', 'parallel.tensor', 'jobs.training.nodes', '')
@@ -236,8 +236,8 @@ def leave_unknown(script: Script, values: Mapping[str, Word], findings: Findings
 
 
 def _model(value: Word, findings: Findings, models: Collection[str]) -> None:
-    """Adopt the model that a document's variable names: its catalogue name, or NeMo's model size."""
-    # LUMI's model_size is the number before "b" in a model name
+    """Adopt the model named by a variable in a document: a catalogue name, or a size in NeMo."""
+    # On LUMI, model_size is the number before "b" in a model name
     if re.fullmatch(r"[\d.]+", value.text):
         return
     size = value.text.lower()

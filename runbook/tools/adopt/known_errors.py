@@ -1,6 +1,6 @@
-"""Finds, in a script, the known errors of the five documents.
+"""Finds known errors from the five documents in a script.
 
-An error may be in the script's text, its variables and commands, or its numbers.
+An error may be in the text, in variables and commands, or in numbers.
 """
 
 import json
@@ -23,16 +23,16 @@ from runbook.tools.adopt.script import Script, Word
 
 @dataclass(frozen=True)
 class TextPattern:
-    """An error that a pattern can detect anywhere in a script's text."""
+    """An error that a pattern can detect anywhere in a script."""
 
     number: int
     pattern: str
     problem: str
     remedy: str
     only_with: str = ""
-    """A second pattern that must also match somewhere in the text."""
+    """Second pattern, which must also match somewhere in the text."""
     never_with: str = ""
-    """A pattern that rules the error out if it matches."""
+    """Pattern used to rule the error out."""
 
 
 _ROWS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
@@ -41,7 +41,7 @@ TEXT_PATTERNS = tuple(TextPattern(**row) for row in _ROWS)
 
 @dataclass(frozen=True)
 class Evidence:
-    """The evidence to search for errors: the script, the record of its run, and the run file."""
+    """The evidence to search for errors: the script, what it did, and the run file."""
 
     script: Script
     launches: Sequence[Launch]
@@ -50,12 +50,12 @@ class Evidence:
     models: Mapping[str, Model]
 
     def called(self, run: str) -> list[DocumentCall]:
-        """Return the calls of the document's scripts that a run was derived from."""
+        """Return the calls to scripts from the document that a run was derived from."""
         return [call for call in self.calls if call.run == run]
 
     @property
     def model(self) -> Model | None:
-        """Return the run file's model with the script's shape."""
+        """Return the model in the run file with the shape from the script."""
         model = self.models.get(str(self.findings.value("model", "")))
         shape = self.findings.shape
         return with_shape(model, shape) if model else None
@@ -80,14 +80,14 @@ def errors_in(evidence: Evidence) -> list[KnownError]:
 
 
 _SEVERAL_PROBLEMS = (15, 19, 27)
-"""Numbers of errors that cover more than one problem.
+"""Numbers of those errors that cover more than one problem.
 
 The problems may occur together on one line.
 """
 
 
 def _texts(evidence: Evidence) -> Iterator[KnownError]:
-    """Yield the error of each pattern, at the first three lines that match it."""
+    """Yield the error for each pattern, at the first three lines that match it."""
     script = evidence.script
     for entry in TEXT_PATTERNS:
         if entry.never_with and re.search(entry.never_with, script.text):
@@ -124,7 +124,7 @@ def _labels(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _line_of_label(evidence: Evidence, label: str) -> int | None:
-    """Return the line with the document's wrong label for a shape, or else the shape's line.
+    """Return the line with the wrong label from the document, or else the line with the shape.
 
     Return None if the script does not set the shape.
     """
@@ -140,7 +140,7 @@ def _line_of_label(evidence: Evidence, label: str) -> int | None:
 
 
 def _named_sizes(script: Script) -> list[tuple[int, str]]:
-    """Return the model sizes in the job name and in LUMI's model_size, each with its line."""
+    """Return the model sizes in the job name and in model_size (LUMI), each with its line."""
     sizes = []
     for directive in script.directives:
         if directive.name in ("job-name", "N"):
@@ -257,7 +257,7 @@ def _tokenizer(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _tokenizer_files(evidence: Evidence) -> list[tuple[Word, Word]]:
-    """Return the vocabulary and merges files of each launch.
+    """Return the vocabulary and merges files used in each launch.
 
     If no launch has both, return the files that variables name.
     """
@@ -275,7 +275,7 @@ def _tokenizer_files(evidence: Evidence) -> list[tuple[Word, Word]]:
 
 
 def _shared_checkpoints(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 14: the small model's checkpoint is saved where the large model looks for its own."""
+    """Error 14: the small model saves its checkpoint where the large model looks for one."""
     starts = [_start_of(call) for call in evidence.called("azure-175b")]
     for start, second_start in combinations(starts, 2):
         if start.shape != second_start.shape and start.folder == second_start.folder:
@@ -303,17 +303,17 @@ _OWN_FOLDERS = (
 class DocumentStart:
     """The model size and the folder that a document passes to its script.
 
-    Empty values mean the script's defaults.
+    Empty values mean defaults in the script.
     """
 
     line: int
     shape: tuple[str, str]
-    """Number of layers and hidden size."""
+    """Layers and hidden size."""
     folder: str
 
 
 def _start_of(call: DocumentCall) -> DocumentStart:
-    """Read the model size and the folder of a call from its environment."""
+    """Read the model size and the folder for a call from its environment."""
 
     def value(name: str) -> str:
         word = call.command.environment.get(name)
@@ -324,7 +324,7 @@ def _start_of(call: DocumentCall) -> DocumentStart:
 
 
 def _checkpoints_of_launches(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 14: models of two sizes save to the same folder, within a script or by default."""
+    """Error 14: two model sizes save to the same folder, within a script or by default."""
     knobs = {}
     for setting in evidence.script.settings:
         if setting.default:
@@ -352,7 +352,7 @@ def _checkpoints_of_launches(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _value(launch: Launch, name: str) -> str:
-    """Return the value of a launch's option, or an empty string."""
+    """Return the value that a launch gives an option, or an empty string."""
     word = option(launch.arguments, name)
     return word.text if word else ""
 
@@ -390,7 +390,7 @@ def _devices(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _state(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 16: the training state is larger than a device's memory."""
+    """Error 16: the training state is larger than device memory."""
     model = evidence.model
     findings = evidence.findings
     memory = findings.site.hardware.device_memory
@@ -416,7 +416,7 @@ def _state(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _nodes(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 18: the number of nodes requested from the queue differs from the program's."""
+    """Error 18: the queue is asked for another number of nodes than the program."""
     remedy = "the number of nodes is set in one place: jobs.training.nodes"
     directives = [entry for entry in evidence.script.directives if entry.name == "nodes"]
     numbers = [entry for entry in directives if entry.value.isdigit()]
@@ -439,7 +439,7 @@ def _nodes(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _nodes_of_program(evidence: Evidence) -> list[tuple[str, str, int]]:
-    """Return the node counts in variables and torchrun's options, each with its name and line."""
+    """Return the node counts in variables and options to torchrun, each with name and line."""
     numbers = []
     for setting in evidence.script.settings:
         if setting.name.lower() in ("num_node", "num_nodes", "nnodes"):
@@ -536,7 +536,7 @@ def _unsaved(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _asks_for_devices(evidence: Evidence) -> bool:
-    """Return whether a directive of the job or an option of srun requests GPUs."""
+    """Return whether a job directive or an option to srun requests GPUs."""
     for directive in evidence.script.directives:
         if "gpu" in directive.value or directive.name.startswith(("gres", "gpus")):
             return True
@@ -550,7 +550,7 @@ def _asks_for_devices(evidence: Evidence) -> bool:
 
 
 def _options_by_name(launch: Launch) -> dict[str, Word]:
-    """Return the options of a launch, by name including the leading dashes."""
+    """Return the options in a launch, by name including the leading dashes."""
     by_name: dict[str, Word] = {}
     for word in launch.arguments:
         if word.text.startswith("--"):

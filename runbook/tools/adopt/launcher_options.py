@@ -1,4 +1,4 @@
-"""Translates options of torchrun, deepspeed, srun, mpiexec and jsrun to keys in the run file."""
+"""Translates options for torchrun, deepspeed, srun, mpiexec and jsrun to keys in the run file."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ _COUNTS = (
     (("deepspeed",), ("num-nodes",), "jobs.training.nodes"),
     (("srun",), ("nodes", "N"), "jobs.training.nodes"),
 )
-"""For each program, the options for a number of nodes or devices, and the keys that they set."""
+"""For each program, the options for node and device counts, and the keys that they set."""
 _STARTERS = ("torchrun", "deepspeed")
 """Programs that start one process per device on a node, no matter which launcher started them."""
 _COUNTS_OF_RANKS = ((("mpiexec", "mpirun"), ("ppn", "npernode"), "jobs.training.devices_per_node"),)
@@ -27,7 +27,7 @@ _COUNTS_OF_RANKS = ((("mpiexec", "mpirun"), ("ppn", "npernode"), "jobs.training.
 
 
 def take_launch(script: Script, launch: Launch, findings: Findings) -> None:
-    """Adopt the launcher, container image, mounts, nodes and devices of a launch."""
+    """Adopt the launcher, container image, mounts, nodes and devices in a launch."""
     outermost = next((name for name in _LAUNCHERS if name in launch.programs), "")
     launcher = _OUR_NAME.get(outermost, outermost)
     if launcher and launcher != findings.site.launcher:
@@ -50,7 +50,7 @@ def take_launch(script: Script, launch: Launch, findings: Findings) -> None:
 
 
 def _take_resource_sets(jsrun: Sequence[Word], findings: Findings) -> None:
-    """Adopt the devices per node from LSF's jsrun: resource sets per host x devices per set."""
+    """Adopt the devices per node from jsrun in LSF: resource sets per host x devices per set."""
     sets_per_host = option(jsrun, "rs-per-host", "r")
     devices_per_set = option(jsrun, "gpu-per-rs", "g")
     if sets_per_host is None or devices_per_set is None:
@@ -69,9 +69,9 @@ def _is_count(text: str) -> bool:
 
 
 def drop_ssh(findings: Findings) -> None:
-    """Replace DeepSpeed's launcher on multiple nodes with torchrun, or under PBS with mpiexec.
+    """Replace the DeepSpeed launcher on multiple nodes by torchrun, or under PBS by mpiexec.
 
-    DeepSpeed's launcher needs ssh, which compute nodes rarely allow.
+    The DeepSpeed launcher needs ssh, which compute nodes rarely allow.
     """
     carried = findings.carried.get("jobs.launcher")
     if carried is None:

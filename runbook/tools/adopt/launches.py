@@ -1,4 +1,4 @@
-"""Finds the training runs that a script launches, and the script's site, framework and document."""
+"""Finds the training runs that a script launches, and its site, framework and document."""
 
 import json
 import re
@@ -31,9 +31,9 @@ _MODULES = (
     "accelerate.commands.launch",
 )
 _ENOUGH_OPTIONS = 4
-"""A script of any name counts as a training program if it has this many known options."""
+"""A script with any name counts as a training program if it has this many known options."""
 _ENOUGH_CORE_OPTIONS = 2
-"""Number of these options that must be specific to training, because many programs have --bf16
+"""How many of these options must be specific to training, because many programs have --bf16
 or --seed."""
 _CORE_OPTIONS = {
     "num-layers",
@@ -56,7 +56,7 @@ _CORE_OPTIONS = {
 
 @dataclass(frozen=True)
 class Launch:
-    """One start of a training run."""
+    """How a script starts training once."""
 
     parts: tuple[tuple[str, tuple[Word, ...]], ...]
     """Programs that wrap the training script, outermost first, each with its options."""
@@ -65,7 +65,7 @@ class Launch:
     command: StartedProgram
 
     def part(self, *names: str) -> tuple[Word, ...]:
-        """Return the options of the first of these programs that the launch includes.
+        """Return the options for the first of these programs that the launch includes.
 
         The result is empty if the launch includes none of the programs.
         """
@@ -94,21 +94,21 @@ def _words_of(launch: Launch) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ForeignTraining:
-    """A launch of a training run that adopt does not read."""
+    """A training launch that adopt does not read."""
 
     framework: str
-    """The framework of the program, or empty if unknown."""
+    """The framework that the program belongs to, or empty if unknown."""
     script: Word
 
 
 def launches_of(commands: Sequence[StartedProgram]) -> list[Launch]:
-    """Return every launch of a GPT training run with Megatron or NeMo, in order."""
+    """Return every launch that trains a GPT with Megatron or NeMo, in order."""
     launches = (_launch(command, commands) for command in commands)
     return [launch for launch in launches if launch and is_ours(launch)]
 
 
 def foreign_trainings(commands: Sequence[StartedProgram]) -> list[ForeignTraining]:
-    """Return every launch of a training run with another framework, in order."""
+    """Return every launch that trains with another framework, in order."""
     launches = (_launch(command, commands) for command in commands)
     trainings = []
     for launch in launches:
@@ -120,7 +120,7 @@ def foreign_trainings(commands: Sequence[StartedProgram]) -> list[ForeignTrainin
 
 
 def other_programs(commands: Sequence[StartedProgram]) -> list[str]:
-    """Return the Python programs of a job whose names show that they do not train."""
+    """Return those Python programs in a job whose names show that they do not train."""
     programs: dict[str, None] = {}
     for command in commands:
         index = _script_place(command.words) if command.kind in ("starter", "python") else 0
@@ -144,13 +144,13 @@ def is_ours(launch: Launch) -> bool:
 
 
 def _is_nemo_launcher(script: Word, shell_words: Sequence[Word]) -> bool:
-    """Return whether a program is main.py of NeMo's launcher, run for a training stage."""
+    """Return whether a program is main.py in the NeMo launcher, run for a training stage."""
     has_override = any(_LAUNCHER_OVERRIDE.match(word.text) for word in shell_words)
     return has_override and script.text.endswith("main.py")
 
 
 def _has_enough_options(shell_words: Sequence[Word]) -> bool:
-    """Return whether enough words are Megatron's options or NeMo's overrides.
+    """Return whether enough words are options for Megatron or overrides for NeMo.
 
     Words that begin with -- do not count as overrides.
     """
@@ -164,7 +164,7 @@ def _has_enough_options(shell_words: Sequence[Word]) -> bool:
 
 
 def option(shell_words: Sequence[Word], *names: str) -> Word | None:
-    """Return the last value of an option, given as `--name value` or `--name=value`.
+    """Return the last value given for an option, as `--name value` or `--name=value`.
 
     Return None if the option has no value.
 
@@ -206,13 +206,13 @@ def _launch(command: StartedProgram, commands: Sequence[StartedProgram]) -> Laun
 
 
 _AROUND_A_TRAINING = ("step", "container", "wrapper", "starter")
-"""Kinds of programs whose options belong to a launch."""
+"""Program kinds whose options belong to a launch."""
 
 
 def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]) -> int | None:
     """Return the index of the training program among the words in a command.
 
-    Return None if there is none, or if the command starts a program that is recorded separately.
+    Return None if there is none, or if the command starts a program recorded separately.
     """
     if command.kind in ("starter", "python"):
         return _script_place(command.words) or None
@@ -265,7 +265,7 @@ def _may_train(shell_words: Sequence[Word], index: int) -> bool:
 
 
 def _trains_by_its_words(arguments: Sequence[Word]) -> bool:
-    """Return whether one of a program's arguments shows that it trains, whatever its name."""
+    """Return whether an argument shows that a program trains, whatever its name."""
     return any(_TRAINS_BY_ITS_WORDS.fullmatch(word.text) for word in arguments)
 
 
@@ -274,7 +274,7 @@ _TRAINS_BY_ITS_WORDS = re.compile(
     r"|--(do_train|num_train_epochs|rollout[-_]batch[-_]size|advantage[-_]estimator"
     r"|model[-_]recipe[-_]name)(=.*)?"
 )
-"""Arguments that show that a program trains: deepy.py train.py, run_clm.py --do_train.
+"""Arguments from which it follows that a program trains: deepy.py train.py, run_clm.py --do_train.
 """
 
 
@@ -290,7 +290,7 @@ def _part(program: StartedProgram) -> tuple[str, tuple[Word, ...]]:
 def _starter_name(shell_words: Sequence[Word]) -> str:
     """Return a program name.
 
-    If Python runs a starter as a module, return the name of the starter.
+    If Python runs a starter as a module, return the starter name.
     """
     module = option(shell_words[1:], "m")
     if module and module.text in _MODULES:
@@ -314,7 +314,7 @@ def _programs_around(
 
 
 def program_name(word: Word) -> str:
-    """Return a program's canonical name.
+    """Return the canonical name of a program.
 
     >>> program_name(Word("/usr/bin/python3", 1)), program_name(Word("apptainer", 1))
     ('python', 'singularity')
@@ -326,7 +326,7 @@ def program_name(word: Word) -> str:
 
 
 def _script_place(shell_words: Sequence[Word]) -> int:
-    """Return the index of the training script among the words of a starter or of Python, or 0.
+    """Return the index of the training script among the words for a starter or Python, or 0.
 
     The script is a .py file, or the module after -m.
     """
@@ -386,7 +386,7 @@ The variables identify a script that only exports variables and starts no progra
 
 @dataclass(frozen=True)
 class DocumentCall:
-    """A call of a document's script, with values for its variables."""
+    """A call to a script from a document, with values for its variables."""
 
     run: str
     script: str
@@ -405,7 +405,7 @@ def site_of(script: Script, sites: Collection[str]) -> str:
 
 
 def _most_signs(script: Script, sites: Collection[str]) -> tuple[str, int]:
-    """Return the site with the most evidence in the script, and the evidence's weight.
+    """Return the site with the most evidence in the script, and how much that weighs.
 
     Without evidence, return the generic Slurm site and weight 0.
     """
@@ -426,12 +426,12 @@ def _most_signs(script: Script, sites: Collection[str]) -> tuple[str, int]:
 
 
 def _sum_of_signs(text: str, signs: Sequence[tuple[str, int]]) -> int:
-    """Return the sum of the weights of all patterns that match a text."""
+    """Add up the weights of all patterns that match a text."""
     return sum(weight for pattern, weight in signs if re.search(pattern, text, re.M | re.I))
 
 
 def framework_of(launches: Sequence[Launch]) -> str:
-    """Return the framework of the launched program, based on its name, options or folder."""
+    """Return the framework that a launched program uses, based on name, options or folder."""
     texts: list[str] = []
     programs: set[str] = set()
     names: set[str] = set()
@@ -471,7 +471,7 @@ _ONLY_MEGATRON_LM = {
     "use-mcore-models",
     "transformer-impl",
 }
-"""Options that Megatron-DeepSpeed's engine does not support.
+"""Options that the Megatron-DeepSpeed engine does not support.
 
 These options override the framework that the folder name suggests.
 """
@@ -480,7 +480,7 @@ _DEEPSPEED_SIGN = re.compile(r"--(deepspeed|zero[-_]stage)|.*pretrain_gpt_alcf",
 
 
 def calls_of(commands: Sequence[StartedProgram]) -> list[DocumentCall]:
-    """Return the commands of a job that start one of the documents' own scripts."""
+    """Return the commands in a job that start a script from one of the documents."""
     calls = []
     for command in commands:
         if command.kind not in ("submit", "unknown", "step"):
@@ -533,7 +533,7 @@ def _names_with_values(script: Script) -> set[str]:
 _WRITES_OPTIONS = (
     r"^[^#]*(--(num-layers|hidden-size|tensor-model-parallel-size)\b|\bmodel\.\w*parallel_size=)"
 )
-"""Matches options of a training program in a script."""
+"""Matches training options in a script."""
 _ENOUGH_KNOBS = 2
 """Number of variables needed to identify a document.
 

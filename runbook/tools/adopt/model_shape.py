@@ -1,4 +1,4 @@
-"""Determines the model that a script trains: a catalogue model, and the sizes that differ."""
+"""Determines the model trained by a script: a catalogue model, and the sizes that differ."""
 
 from collections.abc import Mapping, Sequence
 
@@ -96,9 +96,9 @@ _WIDTHS = ("ffn_hidden", "kv_heads")
 
 
 def _shorten_smoke_test(model: Model, findings: Findings) -> None:
-    """Limit the length of the smoke test's sequences to the number of positions.
+    """Limit the sequence length in the smoke test to the number of positions.
 
-    Do so only if the model's sequence length is larger.
+    Do so only if the model has longer sequences.
     """
     positions = findings.number("training.shape.positions")
     if 0 < positions < model.sequence_length:
@@ -108,7 +108,7 @@ def _shorten_smoke_test(model: Model, findings: Findings) -> None:
 
 
 def _take_positions(model: Model, full_kind: Mapping[str, str | float], findings: Findings) -> None:
-    """Drop the number of positions for rotary embeddings, which have no table of positions.
+    """Drop the number of positions for rotary embeddings, which need no table for it.
 
     If the placeholder is a model with learned positions, give its table enough rows.
     """
@@ -130,7 +130,7 @@ def _take_positions(model: Model, full_kind: Mapping[str, str | float], findings
 def _with_room_for_tokenizer(
     models: Mapping[str, Model], findings: Findings
 ) -> Mapping[str, Model]:
-    """Return the models that have a row for each GPT-2 token, if the source uses GPT-2's tokenizer."""
+    """Return the models that have a row for each GPT-2 token, if the source uses that tokenizer."""
     if findings.tokenizer_kind != "GPT2BPETokenizer":
         return models
     return {name: model for name, model in models.items() if model.vocabulary >= GPT2_VOCABULARY}
@@ -142,10 +142,10 @@ def _take_widths(
     full_kind: Mapping[str, str | float],
     findings: Findings,
 ) -> None:
-    """Set the widths that depend on other sizes if the model's default differs from the program's.
+    """Set widths that depend on other sizes if model and program have different defaults.
 
-    The program's default feed-forward width is 4 x hidden, or 2/3 of that if gated; it has as many
-    key-value heads as query heads.
+    The default feed-forward width in the program is 4 x hidden, or 2/3 of that if gated; it has as
+    many key-value heads as query heads.
     """
     other_core = {}
     for name in _CORE_FIELDS:
@@ -200,7 +200,7 @@ def _report_kind(
     kind: Mapping[str, str | float],
     findings: Findings,
 ) -> None:
-    """Report each property that differs between model and script, and record the script's kind."""
+    """Report properties that differ between model and script, and record the type in the script."""
     full_kind = {field: getattr(model, field) for field in _KINDS} | dict(kind)
     other_fields = _other_fields(model, kind)
     for field in other_fields:
@@ -224,7 +224,7 @@ def _report_kind(
 _PADDING = 1024
 """A padded vocabulary has at most this many more rows than the tokenizer has tokens."""
 _CORE_FIELDS = ("layers", "hidden", "heads")
-"""Fields of a shape that are needed to look up a model."""
+"""Shape fields needed to look up a model."""
 
 
 def _drop_shape_of_named_model(model: Model, shape: Mapping[str, int], findings: Findings) -> None:
@@ -237,8 +237,8 @@ def _drop_shape_of_named_model(model: Model, shape: Mapping[str, int], findings:
 def take_uneven_stages(framework: str, findings: Findings) -> None:
     """Accept a layout that counts the embedding and the output layer as two more layers.
 
-    BLOOM's fork divides its 70 layers into 12 stages in this way. None of the pinned forks has this
-    option, but our trainer does.
+    The fork for BLOOM divides its 70 layers into 12 stages in this way. None of the pinned forks
+    has this option, but our trainer does.
     """
     layers = findings.number("training.shape.layers")
     pipeline = findings.number("parallel.pipeline", 1)
@@ -262,7 +262,7 @@ def take_uneven_stages(framework: str, findings: Findings) -> None:
 
 
 def take_nemo_model(evidence: Evidence, kind: Mapping[str, str | float]) -> None:
-    """Set the model of a NeMo training run. Read the model from the run's file, or find a model of the required kind."""
+    """Set the model for training with NeMo: read it from the file, or find one of the required type."""
     findings = evidence.findings
     _ask_for_nemo_model(evidence)
     if is_other_kind(kind, findings):
@@ -272,7 +272,7 @@ def take_nemo_model(evidence: Evidence, kind: Mapping[str, str | float]) -> None
 
 
 def is_other_kind(kind: Mapping[str, str | float], findings: Findings) -> bool:
-    """Return whether a source asks for a kind of model other than GPT-3."""
+    """Return whether a source asks for another type of model than GPT-3."""
     kv_heads = findings.number("training.shape.kv_heads")
     if kv_heads not in (0, findings.number("training.shape.heads", kv_heads)):
         return True
@@ -302,7 +302,7 @@ def _ask_for_nemo_model(evidence: Evidence) -> None:
 
 
 def _drop_shape_of_nemo(models: Mapping[str, Model], findings: Findings) -> None:
-    """Drop the sizes and the sequence length that the model in NeMo's file has by default."""
+    """Drop the sizes and the sequence length that the model in the NeMo file has by default."""
     model = models.get(str(findings.value("model", "")))
     if model is None:
         return
@@ -323,7 +323,7 @@ def _is_implied(
     shape: Mapping[str, int],
     field: str,
 ) -> bool:
-    """Return whether the model already has this value of a field, explicitly or by default."""
+    """Return whether the model already has this value in a field, explicitly or by default."""
     model_value = getattr(model, field)
     if value in (0, model_value):
         return True
@@ -331,7 +331,7 @@ def _is_implied(
 
 
 def _implied(model: Model, shape: Mapping[str, int], field: str) -> int:
-    """Return the value that a field of the shape has by default.
+    """Return the value that a shape field has by default.
 
     Return 0 for fields that are always set.
     """
@@ -352,7 +352,7 @@ def _nearest_model(
 
 
 def _distance(model: Model, shape: Mapping[str, int], findings: Findings) -> tuple[float, ...]:
-    """Return a sort key for a model's distance from a shape.
+    """Return a sort key for the distance between a model and a shape.
 
     The most important differences come first.
     """
@@ -375,7 +375,7 @@ def _distance(model: Model, shape: Mapping[str, int], findings: Findings) -> tup
 
 
 def _size_of_layers(layers: int, hidden: int) -> int:
-    """Return a number that is proportional to the parameter count of the layers."""
+    """Return a number proportional to the parameter count in the layers."""
     return layers * hidden**2
 
 

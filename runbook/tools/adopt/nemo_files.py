@@ -1,4 +1,4 @@
-"""Reads NeMo's configuration files, which Hydra applies before the overrides of a command line."""
+"""Reads configuration files for NeMo, which Hydra applies before command-line overrides."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,16 @@ from runbook.tools.adopt.script import Script, StartedProgram, Word, is_count, l
 _READS_HYDRA = re.compile(r"(^|/)megatron_gpt_pretraining\w*\.py$")
 _INTERPOLATION = re.compile(r"\$\{(\.*)([\w.]+)\}")
 _PRODUCT = re.compile(r"\$\{multiply:(.*)\}")
-"""Matches a product in the notation of NeMo's launcher."""
+"""Matches a product as written for the NeMo launcher."""
 _HAS_NO_VALUE = (None, "???")
-"""Values that tell Hydra that the real value must be supplied elsewhere."""
+"""Values used to tell Hydra that the real value must be supplied elsewhere."""
 
 
 def with_configuration_files(script: Script, texts: Mapping[str, str]) -> Script:
-    """Return a script whose NeMo launches have their configuration file's values as overrides.
+    """Return the script with values from configuration files as overrides in its NeMo launches.
 
-    `texts` contains the available files. If a launch's file is not available, the launch stays
-    unchanged, and the file is recorded as absent.
+    `texts` contains the available files. If a file is not available, the launch stays unchanged,
+    and the file is recorded as absent.
     """
     commands: list[StartedProgram] = []
     absent: dict[str, None] = {}
@@ -47,7 +47,7 @@ def _file_of(command: StartedProgram) -> str:
 
 
 def _with_file(command: StartedProgram, texts: Mapping[str, str]) -> StartedProgram:
-    """Return a command with the values of its configuration file right after the program name."""
+    """Return a command with values from its configuration file right after the program name."""
     position = _place_of_program(command.words)
     if position is None:
         return command
@@ -66,13 +66,13 @@ def _with_file(command: StartedProgram, texts: Mapping[str, str]) -> StartedProg
     ]
     command_words = (*command.words[: position + 1], *file_words, *command.words[position + 1 :])
     num_own = command.own
-    if position <= num_own:  # Skip the words of srun, which starts the program
+    if position <= num_own:  # Skip the words for srun, which starts the program
         num_own = min(num_own + len(file_words), len(command_words) - 1)
     return replace(command, words=command_words, own=num_own)
 
 
 def _place_of_program(command_words: Sequence[Word]) -> int | None:
-    """Return the index of the program that reads Hydra's files, or None."""
+    """Return the index of the program used to read Hydra files, or None."""
     for position, word in enumerate(command_words):
         if _READS_HYDRA.search(word.text):
             return position
@@ -82,7 +82,7 @@ def _place_of_program(command_words: Sequence[Word]) -> int | None:
 def _option(command_words: Sequence[Word], *names: str) -> tuple[str, Word | None]:
     """Return an option value, after = or in the next word, and the word with the option.
 
-    `names` lists the option's spellings.
+    `names` lists the spellings of the option.
     """
     for position, word in enumerate(command_words):
         option, equals, value = word.text.partition("=")
@@ -100,13 +100,13 @@ _SIGNS_OF_OTHERS = re.compile(
     r"model\.(peft|bert_|encoder\.|decoder\.|restore_from_path|data\.(train_ds|masked_lm|short_seq))"
     r".*|.*binary_head"
 )
-"""Keys of configurations that fine-tune a model, or train BERT or T5."""
+"""Keys in configurations that fine-tune a model, or train BERT or T5."""
 
 
 def script_of_nemo_file(name: str, text: str) -> Script | None:
     """Return the training that a NeMo GPT configuration describes, or None for other files.
 
-    The result starts megatron_gpt_pretraining.py with the file's values as overrides.
+    The result starts megatron_gpt_pretraining.py with values from the file as overrides.
     """
     try:
         values = yaml_values(text, name)
@@ -131,7 +131,7 @@ def script_of_nemo_file(name: str, text: str) -> Script | None:
 
 
 def _file_called(name: str, folder: str, texts: Mapping[str, str]) -> str:
-    """Return the text of an available configuration file.
+    """Return the text of a configuration file if it is available.
 
     If more than one file has this name, return the one in `folder`.
     """
@@ -145,7 +145,7 @@ def _file_called(name: str, folder: str, texts: Mapping[str, str]) -> str:
 
 
 def _common_tail(first: PurePosixPath, second: PurePosixPath) -> int:
-    """Return the number of trailing components that two paths share."""
+    """Return how many trailing components two paths share."""
     count = 0
     for one_name, other_name in zip(reversed(first.parts), reversed(second.parts), strict=False):
         if one_name != other_name:
@@ -221,7 +221,7 @@ def _product(
 
 
 def _factors(value: str) -> list[str]:
-    """Return the factors of a product as written, or no factors if the value is not a product.
+    """Return the factors in a product as written, or no factors if the value is not a product.
 
     >>> _factors("${multiply:4, ${multiply:2,${.hidden_size}}}")
     ['4', '${multiply:2,${.hidden_size}}']
@@ -252,7 +252,7 @@ def _referred_name(name: str, dots: str, path: str) -> str:
     'model.encoder_seq_length'
     """
     if not dots:
-        return path.removeprefix("training.")  # NeMo's launcher puts the file into this section
+        return path.removeprefix("training.")  # The NeMo launcher puts the file into this section
     sections = name.split(".")[: -len(dots)]
     return ".".join((*sections, path))
 

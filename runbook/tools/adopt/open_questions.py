@@ -1,4 +1,4 @@
-"""Handles values that the source leaves open, or that turn out to be inconsistent.
+"""Handles values left open by the source, or found to be inconsistent.
 
 Each of these values becomes a question in the run file, with a placeholder value, instead of an
 error.
@@ -17,7 +17,7 @@ from runbook.tools.adopt.messages import AdoptMessage
 
 Models = Mapping[str, Model]
 Answer = Callable[[Findings, Models], bool]
-"""A function that changes a value so that a check passes, or returns False if it cannot."""
+"""Function called to change a value so that a check passes. It returns False if it cannot."""
 _MOST_NODES = 1024
 
 
@@ -32,19 +32,19 @@ def leave_open(checks: Sequence[Check], findings: Findings, models: Models) -> b
 
 
 def _answers(check: Check) -> list[Answer]:
-    """Return the functions that can make a check pass."""
+    """Return the functions used to make a check pass."""
     by_code = _BY_CODE.get(check.code) if check.code else None
     if by_code:
         return [by_code]
     if check.keys[-1:] == ("jobs.training.nodes",) and "training.recompute" in check.keys:
-        # The layout does not fit into a device's memory
+        # The layout does not fit into device memory
         return [_nodes_for_memory]
 
     return [answer for keys, answer in _BY_KEYS if check.keys == keys]
 
 
 def _smoke_sequence(findings: Findings, models: Models) -> bool:
-    """Set the smoke test's sequence length to the number of positions of its model."""
+    """Set the sequence length in the smoke test to the number of positions in its model."""
     smoke = models[str(findings.value("training.smoke.model", "")) or _SMOKE_MODEL]
     positions = smoke.positions or smoke.sequence_length
     key = "training.smoke.sequence_length"
@@ -55,7 +55,7 @@ def _smoke_sequence(findings: Findings, models: Models) -> bool:
 
 
 _SMOKE_MODEL = "375m"
-"""The default model of a smoke test (training.smoke.model)."""
+"""The default model for a smoke test (training.smoke.model)."""
 
 
 def _nodes_of_layout(findings: Findings, _: Models) -> bool:
@@ -99,7 +99,7 @@ def _global_batch(findings: Findings, _: Models) -> bool:
 
 
 def _stages(findings: Findings, models: Models) -> bool:
-    """Choose the largest number of stages, up to the source's, that divides the layers."""
+    """Choose the most stages, up to the number in the source, that divide the layers."""
     model = models.get(str(findings.value("model")))
     layers = findings.number("training.shape.layers") or (model.layers if model else 0)
     if "parallel.virtual_pipeline" in findings.carried:
@@ -184,7 +184,7 @@ def _recomputed_groups(findings: Findings, _: Models) -> bool:
 
 
 def _offload(findings: Findings, _: Models) -> bool:
-    """Drop the offloading of states if the program does not support it or has nothing to offload."""
+    """Drop offloading if the program does not support it or has nothing to offload."""
     if "training.offload" not in findings.carried:
         return False
     leave_offload(findings)
@@ -211,7 +211,7 @@ def _nodes_for_memory(findings: Findings, _: Models) -> bool:
 
 
 def _tokenizer(findings: Findings, _: Models) -> bool:
-    """Ask for the tokenizer of a model whose vocabulary is smaller than GPT-2's."""
+    """Ask for the tokenizer if the model has a smaller vocabulary than GPT-2."""
     if findings.value("data.tokenizer", "gpt2") != "gpt2":
         return False
     findings.ask_for_tokenizer("", 0, "the model's vocabulary")
@@ -232,4 +232,4 @@ _BY_KEYS: Sequence[tuple[tuple[str, ...], Answer]] = (
     (("data.tokenizer", "model"), _tokenizer),
     (("training.offload", "parallel.zero_stage", "training.framework"), _offload),
 )
-"""Functions that fix the checks that have no code, by the keys of these checks."""
+"""Functions used to fix checks that have no code, by check key."""

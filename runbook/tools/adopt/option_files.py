@@ -1,6 +1,6 @@
-"""Reads YAML files that list the options of a Megatron training run instead of a command line.
+"""Reads YAML files that list the options for Megatron instead of a command line.
 
-These are the test cases of Megatron-LM, files for its --yaml-cfg, and flat files of its parser's
+These are test cases from Megatron-LM, files for its --yaml-cfg, and flat files with parser
 arguments.
 """
 
@@ -19,10 +19,10 @@ from runbook.tools.adopt.sandbox_trace import LineNumbers
 from runbook.tools.adopt.script import Script, Setting, StartedProgram, Word, lines_of, not_set
 
 _OPTIONS = "MODEL_ARGS."
-"""The section of a test case that contains the training options."""
+"""The section in a test case that contains the training options."""
 _VARIABLES = "ENV_VARS."
 _MORE_OPTIONS = re.compile(r"(MODEL_ARGS_\w+)\.")
-"""Matches a test case's key for the options of a second or later training run."""
+"""Matches test case keys with options for a second or later training run."""
 _PROGRAMS = {
     "bert": "pretrain_bert.py",
     "t5": "pretrain_t5.py",
@@ -30,12 +30,12 @@ _PROGRAMS = {
     "mimo": "pretrain_vlm.py",
     "multimodal-llava": "pretrain_vlm.py",
 }
-"""The program of a test case, by its folder. Tests in other folders use pretrain_gpt.py."""
+"""The program that a test case runs, by folder. Tests in other folders use pretrain_gpt.py."""
 _PRETRAINS = "pretraining"
 
 
 def script_of_test_case(path: PurePath, text: str) -> Script | None:
-    """Return the training in a test case of Megatron-LM, or None for other files.
+    """Return the training in a test case from Megatron-LM, or None for other files.
 
     The test runner passes the section MODEL_ARGS to the program, which depends on the folder. Raise
     `ParamsError` if the test does not train, or uses reinforcement learning.
@@ -70,7 +70,7 @@ def script_of_test_case(path: PurePath, text: str) -> Script | None:
 
 
 def _values(name: str, text: str) -> list[ConfigValue]:
-    """Return the values of a YAML file; empty if the file is not YAML."""
+    """Return the values in a YAML file; empty if the file is not YAML."""
     try:
         return yaml_values(text, name)
     except ParamsError:
@@ -108,7 +108,7 @@ def _words(option: ConfigValue) -> list[Word]:
 
 
 def _with_markers(text: str) -> str:
-    """Replace each variable in a string with a marker, because only the runner's machine sets it.
+    """Replace variables in a string by markers, because only the machine that runs them sets them.
 
     >>> _with_markers("${DATA_PATH}/text")
     '__NOT_SET_DATA_PATH__/text'
@@ -117,7 +117,7 @@ def _with_markers(text: str) -> str:
 
 
 def _sections_of_further_trainings(values: Sequence[ConfigValue]) -> Iterator[str]:
-    """Yield the sections with options of a second and later training."""
+    """Yield the sections with options for a second and later training."""
     for value in values:
         section = _MORE_OPTIONS.match(value.name)
         if section:
@@ -125,7 +125,7 @@ def _sections_of_further_trainings(values: Sequence[ConfigValue]) -> Iterator[st
 
 
 def _settings(values: Sequence[ConfigValue]) -> Iterator[Setting]:
-    """Yield the environment variables of a test case."""
+    """Yield the environment variables in a test case."""
     for value in values:
         if value.name.startswith(_VARIABLES):
             name = visible(value.name.removeprefix(_VARIABLES))
@@ -139,13 +139,13 @@ _SIGNS_OF_CONFIGURATION = {
     "model_parallel.tensor_model_parallel_size",
     "micro_batch_size",
 }
-"""Keys of every file for --yaml-cfg that trains a GPT."""
+"""Keys in every file for --yaml-cfg that trains a GPT."""
 
 
 def script_of_megatron_file(name: str, text: str) -> Script | None:
     """Return the training that a file for Megatron-LM's --yaml-cfg describes, or None.
 
-    The file's keys are the names of the parser's arguments, some of them in sections.
+    Keys in the file are argument names in the parser, some of them in sections.
     """
     try:
         values = yaml_values(text, name)
@@ -176,17 +176,17 @@ def script_of_megatron_file(name: str, text: str) -> Script | None:
 
 
 _SIGNS = {"num_layers", "hidden_size", "num_attention_heads", "train_iters", "lr"}
-"""Arguments of Megatron's parser that every flat file for a training run has."""
+"""Arguments for the Megatron parser that every flat file for training has."""
 _SIGNS_OF_OTHERS = {"optimizer.type", "pipe_parallel_size", "model_parallel_size"}
-"""Keys of GPT-NeoX, whose files are also flat."""
+"""Keys in GPT-NeoX files, which are also flat."""
 _REFERENCE = re.compile(r"\$\{.*\}")
 
 
 def script_of_flat_files(files: Sequence[tuple[str, str]]) -> Script | None:
-    """Return the training in a flat YAML file of Megatron's arguments, or None for other files.
+    """Return the training in a flat YAML file with Megatron arguments, or None for other files.
 
-    Launchers pass the keys of such a file to the program as options. The other files are the
-    `defaults` of the first file. Values with references to other files stay unknown.
+    Launchers pass the keys in such a file to the program as options. The other files are the
+    `defaults` that the first file lists. Values with references to other files stay unknown.
     """
     numbers = LineNumbers(dict(files))
     arguments: dict[str, tuple[str, int]] = {}
@@ -210,7 +210,7 @@ def script_of_flat_files(files: Sequence[tuple[str, str]]) -> Script | None:
 
 
 def _argument(value: ConfigValue) -> str:
-    """Return an argument's value as text, with a marker for each reference to another value."""
+    """Return an argument value as text, with a marker for each reference to another value."""
     return _REFERENCE.sub(lambda reference: _marker(reference[0]), str(value.value))
 
 
@@ -224,7 +224,7 @@ def _marker(reference: str) -> str:
 
 
 def _bases(values: Sequence[ConfigValue]) -> Iterator[str]:
-    """Yield the files in Hydra's list of defaults, except for the file itself."""
+    """Yield the files listed as Hydra defaults, except for the file itself."""
     for value in values:
         if value.name == "defaults":
             items = value.value if isinstance(value.value, list) else [value.value]

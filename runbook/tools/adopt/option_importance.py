@@ -1,11 +1,11 @@
-"""Importance of an option: it changes the training, matters to the site, or only affects logs."""
+"""How important an option is: it changes training, matters to the site, or only affects logs."""
 
 import re
 from enum import StrEnum
 
 
 class Importance(StrEnum):
-    """Effects of a lost option, worst first."""
+    """What losing an option affects, worst first."""
 
     TRAINING = "changes the training"
     SITE = "matters to the site"

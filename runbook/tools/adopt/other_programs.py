@@ -1,6 +1,6 @@
 """Recognizes training programs that adopt does not read.
 
-These are programs of other frameworks, and Megatron's programs for models other than GPTs.
+These are programs from other frameworks, and programs from Megatron for models other than GPTs.
 """
 
 import re
@@ -12,12 +12,12 @@ from runbook.tools.adopt.script import Word
 
 @dataclass(frozen=True)
 class Sign:
-    """Patterns that identify programs of another framework."""
+    """Patterns that identify programs from another framework."""
 
     framework: str
-    """The framework's usual name."""
+    """What the framework is usually called."""
     script: str = ""
-    """Pattern for the program's path, or empty for any path."""
+    """Pattern for the program path, or empty for any path."""
     option: str = ""
     """Pattern for a whole option name, with dashes between words, or empty for any option."""
     value: str = ""
@@ -111,9 +111,9 @@ _IMPORTED = (
     ("Hugging Face's Trainer", r"transformers import [^\n]*\bTrainer"),
     ("Hugging Face's Accelerate", "accelerate"),
 )
-"""Patterns for modules that identify the framework of the program that imports them.
+"""Patterns for modules that show which framework a program uses if it imports them.
 
-Megatron's modules are not among them, because programs of any kind import Megatron.
+Megatron modules are not among them, because all kinds of programs import Megatron.
 """
 
 
@@ -147,7 +147,7 @@ def _shows(
     names: Sequence[str],
     values: Sequence[str],
 ) -> bool:
-    """Return whether a program matches every pattern of a sign."""
+    """Return whether a program matches every pattern in a sign."""
     if sign.script and not re.search(sign.script, script, re.IGNORECASE):
         return False
     if sign.option and not any(re.fullmatch(sign.option, name) for name in names):

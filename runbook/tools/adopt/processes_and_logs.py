@@ -35,7 +35,7 @@ MASKED = "..."
 
 
 def is_secret_option(name: str) -> bool:
-    """Return whether an option's value is a secret, judging by the option's name.
+    """Return whether an option value is a secret, judging by the option name.
 
     >>> names = ("--hf-token", "wandb_api_key", "--pad-token", "--tokenizer-type")
     >>> [is_secret_option(name) for name in names]
@@ -45,7 +45,7 @@ def is_secret_option(name: str) -> bool:
 
 
 def without_secret_values(raw_words: Sequence[str]) -> list[str]:
-    """Return the words of a command with the values of secret options masked.
+    """Return the words in a command with the values of secret options masked.
 
     Values are masked no matter how they are passed.
 
@@ -69,9 +69,9 @@ def without_secret_values(raw_words: Sequence[str]) -> list[str]:
 
 
 def script_of_process(number: int, processes: Path = PROCESSES) -> Script:
-    """Return the training settings of a running process.
+    """Return the training settings used by a running process.
 
-    The settings are the process's command line and its job's variables.
+    These are its command line and the variables in its job.
 
     No program is started. Other variables are not read, and secrets are masked. Raise `ParamsError`
     if there is no such process, or if it belongs to another user.
@@ -105,7 +105,7 @@ def script_of_process(number: int, processes: Path = PROCESSES) -> Script:
 
 
 def _strings(path: Path, number: int) -> list[str]:
-    """Return the zero-terminated strings in a file of /proc."""
+    """Return the zero-terminated strings in a file under /proc."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError as error:
@@ -133,7 +133,7 @@ def _settings(variables: Mapping[str, str]) -> Iterator[Setting]:
 
 
 def _directives_of_ranks(variables: Mapping[str, str]) -> Iterator[Directive]:
-    """Yield the numbers of nodes and devices that the launcher set in the process's environment."""
+    """Yield the node and device counts that the launcher set in the process environment."""
     world = _count(variables.get("WORLD_SIZE", ""))
     local = _count(variables.get("LOCAL_WORLD_SIZE", ""))
     if world and local:
@@ -153,7 +153,7 @@ def _count(text: str) -> int:
 
 
 def _documents(folder: Path, raw_words: Sequence[str]) -> dict[str, str]:
-    """Return the small JSON files that a command line names, by the words that name them."""
+    """Return the small JSON files named in a command line, by the words used to name them."""
     documents = {}
     for word in raw_words:
         path = folder / word.rpartition("=")[2]
@@ -171,7 +171,7 @@ _NEGATED = {
     "gradient_accumulation_fusion": "no-gradient-accumulation-fusion",
     "overlap_p2p_comm": "no-overlap-p2p-communication",
 }
-"""The options that invert arguments, by the printed name of the argument."""
+"""Options that invert arguments, by the printed argument name."""
 _RENAMED = {"virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank"}
 _WITHOUT_ROW = (
     "data-path",
@@ -200,12 +200,12 @@ SET_BY_PROGRAM = re.compile(
 
 
 def is_log(text: str) -> bool:
-    """Return whether a text is a log that contains Megatron's printed arguments."""
+    """Return whether a text is a log that contains arguments printed by Megatron."""
     return bool(_BEGIN.search(text)) and bool(_END.search(text))
 
 
 def script_of_log(text: str, name: str) -> Script:
-    """Return the training settings in a log's arguments, including the program's defaults.
+    """Return the training settings from arguments in a log, including program defaults.
 
     Arguments without a key in the run file that do not affect the training are only counted in a
     note.
@@ -220,9 +220,9 @@ def script_of_arguments(
     name: str,
     computed: re.Pattern[str] = _COMPUTED,
 ) -> Script:
-    """Return the training settings in Megatron's arguments, under their printed names.
+    """Return the training settings in Megatron arguments, under their printed names.
 
-    `printed` has the value and line of each argument. Arguments that match `computed` are ignored.
+    `printed` has the value and line for each argument. Arguments that match `computed` are ignored.
     """
     shell_words = [Word("pretrain_gpt.py", 1)]
     uncounted = 0
@@ -257,9 +257,9 @@ def script_of_arguments(
 
 
 def _without_secret_argument(line: str) -> str:
-    """Return a line of a log with the value of a secret argument masked.
+    """Mask the value of a secret argument in a log line, and return the line.
 
-    The argument's name determines whether it is a secret.
+    The argument name determines whether it is a secret.
 
     >>> _without_secret_argument("  wandb_api_key ................ abc")
     '  wandb_api_key ................ ...'
@@ -271,7 +271,7 @@ def _without_secret_argument(line: str) -> str:
 
 
 def _printed(lines: Sequence[str]) -> dict[str, tuple[str, int]]:
-    """Return the value and line of each argument in the first list of a log."""
+    """Return the value and line for each argument in the first list that a log prints."""
     printed: dict[str, tuple[str, int]] = {}
     is_inside = False
     for number, line in enumerate(lines, 1):
@@ -314,7 +314,7 @@ def _option_words(argument: str, value: str, computed: re.Pattern[str]) -> list[
 
 
 def _values(value: str) -> list[str]:
-    """Return the words of a printed value. A list has one word per element."""
+    """Return the words in a printed value. A list has one word per element."""
     if value.startswith(("[", "(")):
         try:
             items = ast.literal_eval(value)
@@ -327,7 +327,7 @@ def _values(value: str) -> list[str]:
 
 
 def _directives_of_world(world: int) -> list[Directive]:
-    """Return directives for a number of ranks: nodes of eight devices, or one smaller node."""
+    """Return directives for this many ranks: nodes with eight devices, or one smaller node."""
     if not world:
         return []
     devices = 8 if world % 8 == 0 else world

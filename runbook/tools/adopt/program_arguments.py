@@ -1,6 +1,6 @@
-"""Translates the training program's arguments to keys in a run file.
+"""Translates training arguments to keys in a run file.
 
-The arguments are Megatron's options, NeMo's overrides and DeepSpeed's JSON.
+The arguments are options for Megatron, overrides for NeMo, and JSON for DeepSpeed.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ _DATASETS = {
     "oscar": "oscar-1GB",
     "my-gpt2": "oscar-1GB",
 }
-"""Datasets of the catalogue, each with a word that occurs in its file names."""
+"""Datasets in the catalogue, each with a word that occurs in its file names."""
 
 
 def _data_path(option: str, values: Sequence[Word], findings: Findings) -> None:
     """Adopt the token files that an option names.
 
-    If the files belong to a dataset of the catalogue, use that dataset. Otherwise, use their
+    If the files belong to a dataset in the catalogue, use that dataset. Otherwise, use their
     folder.
     """
     path = values[-1]
@@ -72,7 +72,7 @@ def _take_data_path(option: Word, values: Sequence[Word], findings: Findings) ->
 
 
 def _held_out(values: Sequence[Word], findings: Findings) -> None:
-    """Adopt the number of whole files that are held out for validation.
+    """Adopt how many whole files are held out for validation.
 
     The same number is held out for testing.
     """
@@ -85,7 +85,7 @@ def _held_out(values: Sequence[Word], findings: Findings) -> None:
 
 
 def dataset_of(path: str) -> str:
-    """Return the dataset of the catalogue that a path names, or an empty string."""
+    """Return the dataset in the catalogue that a path names, or an empty string."""
     for word, dataset in _DATASETS.items():
         if word in path.lower():
             return dataset
@@ -93,10 +93,10 @@ def dataset_of(path: str) -> str:
 
 
 def _blend(values: Sequence[Word]) -> dict[str, float]:
-    """Return the weight of each text in `weight prefix weight prefix ...`.
+    """Return the weight for each text in `weight prefix weight prefix ...`.
 
-    The result is empty if the list has a different form. The files of one dataset are treated as
-    one text, and their weights are added up.
+    The result is empty if the list has a different form. Files in one dataset are treated as one
+    text, and their weights are added up.
     """
     prefixes = [value.text for value in values[1::2]]
     try:
@@ -111,13 +111,13 @@ def _blend(values: Sequence[Word]) -> dict[str, float]:
 
 
 def _text_name(prefix: str) -> str:
-    """Derive a name for a text outside the catalogue from the prefix of its token files."""
+    """Derive a name for a text outside the catalogue from its token file prefix."""
     file = prefix.rpartition("/")[2].removesuffix("_text_document").lower()
     return re.sub(r"[^a-z0-9]+", "-", file).strip("-")
 
 
 ModelKind = dict[str, str | float]
-"""Fields of a model that options such as activation and normalization set."""
+"""Model fields that options such as activation and normalization set."""
 NEVER_MINUTES = 100_000
 """Time limits above this value (69 days) count as no limit."""
 
@@ -153,7 +153,7 @@ def _take_values(unread: deque[Word]) -> list[Word]:
 
 
 def count_known(shell_words: Sequence[Word]) -> int:
-    """Count the words that are NeMo's overrides, or options that a run file has a key for.
+    """Count the words that are overrides for NeMo, or options that a run file has a key for.
 
     >>> count_known([Word("--num-layers", 1), Word("2", 1), Word("--colour", 1), Word("trainer.devices=8", 1)])
     2
@@ -170,7 +170,7 @@ _NEMO_OVERRIDE = re.compile(r"[+~]*(training\.)?(trainer|model|exp_manager)\.\w"
 def take_options(shell_words: Sequence[Word], findings: Findings, framework: str) -> ModelKind:
     """Adopt every option that has a key, and report the others.
 
-    Return the kind of model that the options describe.
+    Return the model type that the options describe.
     """
     kind: ModelKind = {}
     attention_dropout: Word | None = None
@@ -256,7 +256,7 @@ def _settle_loss_fusion(shell_words: Sequence[Word], findings: Findings) -> None
 
 
 def _settle_head_width(shell_words: Sequence[Word], findings: Findings) -> None:
-    """Report a head width other than the model's width divided by the number of heads."""
+    """Report a head width other than the model width divided by the number of heads."""
     hidden = findings.number("training.shape.hidden")
     heads = findings.number("training.shape.heads")
     for _, name, values in pairs(shell_words):
@@ -284,7 +284,7 @@ def _settle_positions(
 
 FUSION = "--cross-entropy-loss-fusion"
 FUSION_IMPLEMENTATION = "--cross-entropy-fusion-impl"
-"""The options of Megatron-LM that fuse the loss, and that select its implementation."""
+"""Options in Megatron-LM used to fuse the loss, and to select its implementation."""
 
 
 def _take_special(
@@ -330,7 +330,7 @@ def _leave_to_sites_options(
 
 
 _OTHER_WEIGHTS_OPTIONS = ("finetune", "pretrained-checkpoint")
-"""Options that start a training run from another run's weights."""
+"""Options used to start training from weights of another run."""
 _PARTS_OF_OTHER_MODELS = {
     "num-experts": "experts",
     "hybrid-override-pattern": "Mamba layers",
@@ -364,13 +364,13 @@ _PARTS_OF_OTHER_MODELS = {
     "final-logit-softcapping": "capped logits",
     "use-mup": "initial weights and learning rates that depend on the width",
 }
-"""Options that make the model something other than a dense GPT, each with the part that it adds."""
+"""Options that make the model something other than a dense GPT, each with the part it adds."""
 _ENDLESS_WINDOW = re.compile(r"\(?-1\b")
-"""An attention window that is unbounded on the left."""
+"""An attention window unbounded on the left."""
 _GOES_WITH_EXPERTS = re.compile(
     r"moe-.*|expert-.*|create-moe-param-group|enable-expert-tensor-parallelism|disable-moe-.*"
 )
-"""Matches options that configure experts. These options have no effect without experts."""
+"""Matches options used to configure experts. These options have no effect without experts."""
 
 
 def _is_of_another_model(name: str) -> bool:
@@ -402,7 +402,7 @@ def _leave_other_model(
 
 
 def _is_without_part(name: str, value: str) -> bool:
-    """Return whether an option value removes the option's part from the model."""
+    """Return whether an option value removes what the option names from the model."""
     if name == "window-size":
         return _ENDLESS_WINDOW.match(value) is not None
     if name == "spec":
@@ -422,7 +422,7 @@ All other options have no effect with the value 0.
 
 
 def site_value(values: Sequence[Word]) -> str | int | float | bool:
-    """Return an option's values as in a site file: a number, a string, or true for a flag."""
+    """Return option values as in a site file: a number, a string, or true for a flag."""
     if not values:
         return True
     text = " ".join(value.shown for value in values)
@@ -439,7 +439,7 @@ def _take_option(
     findings: Findings,
     kind: ModelKind,
 ) -> None:
-    """Adopt the values of a known option, or the value that a flag implies."""
+    """Adopt the values given for a known option, or the value that a flag implies."""
     source = f"--{name.text}"
     takes_values = option.read is not None or option.means is not None
     used = len(option.keys) if option.read else 0
@@ -493,7 +493,7 @@ def _take_kind(
     findings: Findings,
     kind: ModelKind,
 ) -> None:
-    """Record an option's effect on the kind of model. `shown` is the option in readable form."""
+    """Record how an option affects the model type. `shown` is the option in readable form."""
     field = option.key.removeprefix("model.")
     findings.kind_lines[field] = shown.line
     if option.means is not None:
@@ -538,7 +538,7 @@ def _attention_dropout(share: Word | None, findings: Findings) -> None:
     """Report an attention dropout that differs from the hidden dropout.
 
     A run file has only one value for both. If a script sets just one of the two, the other keeps
-    the program's default.
+    its default in the program.
     """
     hidden = findings.carried.get("training.dropout")
     hidden_dropout = hidden.value if hidden else DEFAULT_DROPOUT
@@ -558,7 +558,7 @@ def _attention_dropout(share: Word | None, findings: Findings) -> None:
 
 
 DEFAULT_DROPOUT = 0.1
-"""The default of both dropout probabilities, in Megatron's parser and in NeMo's files."""
+"""The default for both dropout probabilities in the Megatron parser and in NeMo files."""
 
 
 def _tokenizer(kind: Word, findings: Findings) -> None:
@@ -579,7 +579,7 @@ def _tokenizer_folder(path: Word, findings: Findings) -> None:
 
 
 def _vocabulary(size: Word, findings: Findings) -> None:
-    """Record the vocabulary size, which may differ from the catalogue model's."""
+    """Record the vocabulary size, which may differ from that in the catalogue."""
     if size.text.isdigit():
         findings.vocabulary = int(size.text)
     findings.does(size.line, f"--vocab-size {size.shown}", "the vocabulary is in the model's entry")
@@ -601,13 +601,13 @@ _NEMO = re.compile(
     r"bignlp_path|launcher_scripts_path|data_dir|cluster(_type|\.)|stages|env_vars\.)"
 )
 MODELS = {"126m": "126m", "5b": "5b", "20b": "20b", "40b": "40b", "175b": "nemo-175b"}
-"""The catalogue's name for each of NeMo's model sizes."""
+"""The catalogue name for each model size in NeMo."""
 
 
 def size_of(shell_words: Sequence[Word]) -> Word | None:
-    """Return the model size that selects one of NeMo's own files, or None if no word does.
+    """Return the model size used to select a file that comes with NeMo, or None.
 
-    The size is part of `--config-name=175b.yaml`, or of the launcher's `training=gpt3/5b`.
+    The size is part of `--config-name=175b.yaml`, or of `training=gpt3/5b` for the launcher.
     """
     for word in shell_words:
         match = _NEMO_SIZE.fullmatch(word.text)
@@ -620,9 +620,9 @@ _NEMO_SIZE = re.compile(r"(?:--config-name=|-cn=|(?:\+\+)?training=\w+/)([\w.-]+
 
 
 def take_overrides(shell_words: Sequence[Word], findings: Findings) -> ModelKind:
-    """Adopt values that are written as `name=value`.
+    """Adopt values written as `name=value`.
 
-    The launcher puts `training.` or `++` before them. Return the kind of model that the values
+    The launcher puts `training.` or `++` before them. Return the model type that the values
     describe.
     """
     kind: ModelKind = {}
@@ -638,7 +638,7 @@ def take_overrides(shell_words: Sequence[Word], findings: Findings) -> ModelKind
 
 
 def _take_override(name: str, value: Word, findings: Findings, kind: ModelKind) -> None:
-    """Adopt one of NeMo's values, or report why it is not carried over."""
+    """Adopt a value from NeMo, or report why it is not carried over."""
     text = f"{name}={value.shown[:60]}"
     option = READ.get(name)
     if name == "exp_manager.create_checkpoint_callback":
@@ -668,7 +668,7 @@ _NO_PART = ("null", "none", "0", "1", "false", "")
 
 
 def _read_override(option: Option, read: Reader, value: Word, findings: Findings) -> None:
-    """Adopt the value of an option, or each value of a list."""
+    """Adopt the value given for an option, or each value in a list."""
     parts = [value.text]
     if len(option.keys) > 1:
         parts = re.split(r",\s*", value.text.strip("[]"))
@@ -694,7 +694,7 @@ Number = int | float
 
 
 def documents_of(commands: Sequence[StartedProgram]) -> list[dict[str, Any]]:
-    """Return the JSON objects that were passed to a training run.
+    """Return the JSON objects passed to a training run.
 
     Numbers from unset variables become null.
     """
@@ -709,9 +709,9 @@ def documents_of(commands: Sequence[StartedProgram]) -> list[dict[str, Any]]:
 
 
 def take_documents(script: Script, findings: Findings) -> None:
-    """Adopt the values of DeepSpeed's last configuration.
+    """Adopt the values in the last DeepSpeed configuration.
 
-    The training program's options override them.
+    Options for the training program override them.
     """
     documents = documents_of(script.commands)
     if not documents or not _DEEPSPEED_SIGNS & documents[-1].keys():
@@ -748,7 +748,7 @@ def _number(
     text: str,
     findings: Findings,
 ) -> None:
-    """Adopt a number from DeepSpeed's configuration, unless a program option contradicts it."""
+    """Adopt a number from the DeepSpeed configuration, unless a program option contradicts it."""
     if not isinstance(value, Number) or isinstance(value, bool):
         return
     carried = findings.carried.get(key)
@@ -763,7 +763,7 @@ def _zero(
     script: Script,
     findings: Findings,
 ) -> None:
-    """Adopt DeepSpeed's ZeRO section: its stage, offload and overlap.
+    """Adopt the ZeRO section for DeepSpeed: stage, offload and overlap.
 
     Other values may be set in the site file.
     """
@@ -792,7 +792,7 @@ def _zero(
 
 
 def _sites_overlap(findings: Findings) -> object:
-    """Return DeepSpeed's overlap_comm from the site file, or None if the file does not set it."""
+    """Return overlap_comm for DeepSpeed from the site file, or None if the file does not set it."""
     for name, checkout in findings.site.frameworks.items():
         if name == "megatron-deepspeed":
             section = checkout.deepspeed.get("zero_optimization")
@@ -801,9 +801,9 @@ def _sites_overlap(findings: Findings) -> object:
 
 
 def _scale(value: Mapping[str, Any], line: int, findings: Findings) -> None:
-    """Adopt DeepSpeed's loss scale for fp16.
+    """Adopt the loss scale that DeepSpeed uses for fp16.
 
-    DeepSpeed's scale overrides a static scale of Megatron.
+    It overrides a static scale in Megatron.
     """
     if value.get("enabled"):
         findings.take("training.precision", "fp16", line, "DeepSpeed's fp16", over=False)
@@ -827,7 +827,7 @@ _SCALE_KEYS: tuple[tuple[str, str, Any], ...] = (
     ("hysteresis", "training.loss_scale_hysteresis", int),
     ("min_loss_scale", "training.min_loss_scale", Number),
 )
-"""For each loss-scale setting: DeepSpeed's name, our key, and the type of the value."""
+"""For each loss-scale setting: the name in DeepSpeed, our key, and the value type."""
 
 
 def _line(script: Script, name: str) -> int:

@@ -1,6 +1,6 @@
-"""The proof of an adoption.
+"""Proves that an adopted run file matches the script.
 
-The proof compares every option of the script with the option that the run file renders.
+The proof compares every option in the script with the one that the run file renders.
 
 Each option is the same, changed, dropped or added, and the proof states the reason. An option
 without a reason is unaccounted for. A run file with such an option never passes.
@@ -34,7 +34,7 @@ from runbook.tools.adopt.script import Script, Word
 
 
 class OptionVerdict(StrEnum):
-    """The result of comparing an option of the script with the run file."""
+    """The result of comparing an option in the script with the run file."""
 
     UNACCOUNTED = "unaccounted for"
     CHANGED = "changed"
@@ -52,13 +52,13 @@ class ProvenOption:
     script: str
     """The option value in the script, or empty for a flag or an option that the script lacks."""
     rendered: str
-    """The option value in the run file's command."""
+    """The option value in the command from the run file."""
     verdict: OptionVerdict
     why: str
     line: int
     """The line in the script, or 0 if the script lacks the option."""
     known_importance: Importance | None = None
-    """The importance of a key in another program's configuration.
+    """How important a key in a configuration for another program is.
 
     For an option, this is None, and the importance depends on the option name.
     """
@@ -73,7 +73,7 @@ class ProvenOption:
 
 @dataclass(frozen=True)
 class RenderedPhase:
-    """The command that is rendered from the run file, if it can be rendered."""
+    """The command rendered from the run file, if it can be rendered."""
 
     settings: Settings
     phase: PhasePlan
@@ -97,9 +97,9 @@ def prove(
 
 
 def unlisted_words(arguments: Sequence[Word], rows: Sequence[ProvenOption]) -> list[ProvenOption]:
-    """Return a row for each word of a command that is missing from the proof.
+    """Return a row for each word in a command that is missing from the proof.
 
-    Words are compared without parsing options, so that a parser that drops words is noticed.
+    Words are compared without parsing options, to notice a parser that drops words.
     """
     num_shown: Counter[str] = Counter()
     for row in rows:
@@ -116,16 +116,16 @@ def unlisted_words(arguments: Sequence[Word], rows: Sequence[ProvenOption]) -> l
 
 
 _PREFIX_OF_LAUNCHER = re.compile(r"^[+~]*training[.=]")
-"""Prefix of training overrides in NeMo's launcher. The rows of the proof omit it."""
+"""Prefix for training overrides in the NeMo launcher. Rows in the proof omit it."""
 
 
 def _letters_of_words(text: str) -> Counter[str]:
-    """Count the words of a string, separated by anything other than letters and digits."""
+    """Count the words in a string, separated by anything other than letters and digits."""
     return Counter(re.findall(r"[^\W_]+", text))
 
 
 class _Proof:
-    """Compares the script's command with the run file's."""
+    """Compares the commands in the script and from the run file."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class _Proof:
         self.values = _rendered_values(framework, rendered) if rendered else {}
 
     def rows(self, arguments: Sequence[Word]) -> Iterator[ProvenOption]:
-        """Yield a row for each option of the script, and for each added option."""
+        """Yield a row for each option in the script, and for each added option."""
         script_options = list(_options(self.framework, arguments))
         last_lines = {name: position for position, (name, _, _) in enumerate(script_options)}
         for position, (name, word, values) in enumerate(script_options):
@@ -197,7 +197,7 @@ class _Proof:
             yield self._loose_word(value)
 
     def _option(self, name: str, word: Word, values: Sequence[Word]) -> ProvenOption:
-        """Return the row for one option of the script."""
+        """Return the row for one option in the script."""
         rendered = self.values.get(name)
         if rendered is not None:
             rendered_text = " ".join(rendered)
@@ -240,7 +240,7 @@ class _Proof:
     ) -> ProvenOption:
         """Return the row for an option whose key has the same value.
 
-        The option counts as dropped if the run's program has no option for the key.
+        The option counts as dropped if the program in the run has no option for the key.
         """
         if self.rendered is not None:
             framework = self.rendered.settings.run.training.framework
@@ -256,7 +256,7 @@ class _Proof:
         word: Word,
         values: Sequence[Word],
     ) -> ProvenOption | None:
-        """Return the row for an option that sets a property of the model."""
+        """Return the row for an option that sets a model property."""
         field = option.key.removeprefix("model.")
         script_value = _wanted(option, values)
         if self.rendered is None:
@@ -275,12 +275,12 @@ class _Proof:
         return self._row(name, word, values, text, OptionVerdict.CHANGED, why)
 
     def _value_of(self, key: str) -> Any:
-        """Return the value of a key in the run, or None if there is no such key."""
+        """Return the value for a key in the run, or None if there is no such key."""
         if self.rendered is None:
             return self.findings.value(key)
         if key == "training.sequence_length":
             return self.rendered.phase.model.shape.sequence_length
-        if key.startswith("training.shape."):  # The model's default counts as the value
+        if key.startswith("training.shape."):  # The default for the model counts as the value
             return getattr(self.rendered.phase.model.shape, key.rpartition(".")[2])
         try:
             return self.rendered.settings.value(key)
@@ -288,14 +288,14 @@ class _Proof:
             return None
 
     def _carried_from(self, name: str) -> CarriedValue | None:
-        """Return the run file's value that was adopted from an option, or None."""
+        """Return the value in the run file adopted from an option, or None."""
         for carried in self.findings.carried.values():
             if carried.source in (f"--{name}", name):
                 return carried
         return None
 
     def _reason(self, name: str, values: Sequence[Word]) -> str:
-        """Return the reason why an option differs from the script's, or '' if none is known."""
+        """Return why an option differs from the script, or '' if no reason is known."""
         option = self.table.get(name)
         if name in _FILES_OF_GPT2 and self._has_other_tokenizer():
             return f"it belongs to {self.findings.tokenizer_kind}: data.tokenizer names the file"
@@ -322,11 +322,11 @@ class _Proof:
         return starts
 
     def _has_other_tokenizer(self) -> bool:
-        """Return whether the source names a tokenizer other than GPT-2's."""
+        """Return whether the source names another tokenizer than the one for GPT-2."""
         return self.findings.tokenizer_kind not in ("", "GPT2BPETokenizer")
 
     def _source_of_key(self, name: str, option: Option | None) -> str:
-        """Return the source that set an option's key, or '' if the option itself did."""
+        """Return what else set the key for an option, or '' if the option itself did."""
         for key in _keys_of(option):
             carried = self.findings.carried.get(key)
             if carried and carried.source not in (f"--{name}", name):
@@ -354,7 +354,7 @@ class _Proof:
         )
 
     def _reason_to_add(self, name: str, names_in_script: set[str]) -> str:
-        """Return the reason why the run file's command has an option that the script lacks."""
+        """Return why the command from the run file has an option that the script lacks."""
         option = self.table.get(name)
         for key in _keys_of(option):
             twins = self._options_of_key(key, names_in_script)
@@ -381,13 +381,13 @@ class _Proof:
         return twins
 
     def launcher_rows(self, launch: Launch) -> Iterator[ProvenOption]:
-        """Yield a row for each option of the launchers."""
+        """Yield a row for each option given to launchers."""
         for program, program_words in launch.parts:
             for words in _groups(program_words):
                 yield self._launcher_row(program, words)
 
     def _launcher_row(self, program: str, words: Sequence[Word]) -> ProvenOption:
-        """Return the verdict on an option of a launcher or container, and the reason for it."""
+        """Return the verdict on an option for a launcher or container, and the reason for it."""
         first = words[0]
         name = first.text.partition("=")[0].lstrip("-").replace("_", "-")
         text = " ".join(word.shown for word in words)
@@ -406,7 +406,7 @@ class _Proof:
         return ProvenOption(option, "", rendered, verdict, why, first.line, Importance.SITE)
 
     def document_rows(self, script: Script) -> Iterator[ProvenOption]:
-        """Yield a row for each entry of the script's DeepSpeed configuration."""
+        """Yield a row for each entry in the DeepSpeed configuration from the script."""
         documents = documents_of(script.commands)
         if not documents:
             return
@@ -428,13 +428,13 @@ class _Proof:
             )
 
     def _rendered_document(self) -> dict[str, object]:
-        """Return the entries of the DeepSpeed configuration that the run file renders."""
+        """Return the entries in the DeepSpeed configuration that the run file renders."""
         if self.rendered is None or "megatron-deepspeed" not in self.findings.site.frameworks:
             return {}
         return _flat(json.loads(deepspeed_file(self.rendered.settings, self.rendered.phase)))
 
     def _document_verdict(self, name: str, value: Any, actual: Any) -> tuple[OptionVerdict, str]:
-        """Return the verdict on an entry of DeepSpeed's configuration, and the reason for it."""
+        """Return the verdict on an entry in the DeepSpeed configuration, and the reason for it."""
         if actual is not None and same_value(value, actual):
             return OptionVerdict.SAME, ""
         section, _, leaf = name.partition(".")
@@ -449,7 +449,7 @@ class _Proof:
         return OptionVerdict.CHANGED, why
 
     def _carried_from_document(self, section: str, leaf: str) -> CarriedValue | None:
-        """Return the value that was adopted from an entry of DeepSpeed's configuration.
+        """Return the value adopted from an entry in the DeepSpeed configuration.
 
         Return None if no value was adopted.
         """
@@ -459,7 +459,7 @@ class _Proof:
         return None
 
     def _why_not_in_document(self, name: str, value: Any, carried: CarriedValue | None) -> str:
-        """Return the reason why an entry of DeepSpeed's configuration differs, or ''."""
+        """Return why an entry in the DeepSpeed configuration differs, or ''."""
         if value is None:
             return "its value is known only while the script runs"
         if carried:
@@ -509,21 +509,21 @@ def _accounted(verdict: OptionVerdict, why: str) -> OptionVerdict:
 
 
 def _keys_of(option: Option | None) -> Sequence[str]:
-    """Return the run file's keys that an option sets; empty for an unknown option."""
+    """Return the run file keys that an option sets; empty for an unknown option."""
     if option is None:
         return ()
     return option.keys
 
 
 def _is_about_entry(text: str, section: str, leaf: str) -> bool:
-    """Return whether a remark is about an entry of DeepSpeed's configuration."""
+    """Return whether a remark is about an entry in the DeepSpeed configuration."""
     if text == f"DeepSpeed's {section}" or text.startswith(f"DeepSpeed's {section} "):
         return True
     return bool(leaf) and text.startswith(f"DeepSpeed's {section}: ") and leaf in text
 
 
 def _groups(program_words: Sequence[Word]) -> Iterator[list[Word]]:
-    """Yield each option of a launcher with the words after it."""
+    """Yield each option for a launcher with the words after it."""
     group: list[Word] = []
     for word in program_words:
         if group and word.text.startswith("-"):
@@ -559,7 +559,7 @@ _REASONS = {
 
 
 def _reason_of_zero(name: str, values: Sequence[Word]) -> str:
-    """Return the reason why a length of 0 becomes a different number in the run file's command.
+    """Return why a length of 0 becomes a different number in the command from the run file.
 
     Return '' for other options.
     """
@@ -579,7 +579,7 @@ _ZERO_LENGTHS = {
 
 
 _BASE_FILE = ("--config-name", "--config-path", "-cn", "-cp")
-"""Hydra's options that name the configuration file of a training run."""
+"""Options used in Hydra to name the configuration file for training."""
 
 
 def _options(framework: str, arguments: Sequence[Word]) -> Iterator[tuple[str, Word, list[Word]]]:
@@ -599,16 +599,16 @@ def _options(framework: str, arguments: Sequence[Word]) -> Iterator[tuple[str, W
             file_option = word
             continue
         name = name.lstrip("+~").removeprefix("training.")
-        if name == "training":  # An override of NeMo's launcher, such as training=gpt3/5b
+        if name == "training":  # An override for the NeMo launcher, such as training=gpt3/5b
             name = "--config-name"
         yield (name, word, [Word(text, word.line)]) if equals else ("", word, [])
 
 
 def _rendered_values(framework: str, rendered: RenderedPhase) -> dict[str, list[str]]:
-    """Return the values of each option that the run file renders, by its name with dashes.
+    """Return the option values that the run file renders, by option name with dashes.
 
-    If the site has no checkout of the script's program, the run uses our own trainer, which reads
-    plan.json. In that case, write the same values as options of the script's program.
+    If the site has no checkout of the program in the script, the run uses our own trainer, which
+    reads plan.json. In that case, write the same values as options for the program in the script.
     """
     settings = rendered.settings
     try:
@@ -651,7 +651,7 @@ def _is_equal(name: str, script: Sequence[str], rendered: Sequence[str]) -> bool
 
 
 def _plain_words(texts: Sequence[str]) -> list[str]:
-    """Return the words without the brackets and quotes of lists in Hydra."""
+    """Return the words without the brackets and quotes used for lists in Hydra."""
     text = " ".join(texts).strip("[]'\"")
     return text.replace(",", " ").split()
 
@@ -665,7 +665,7 @@ def same_value(first: Any, second: Any) -> bool:
 
 
 def _flat(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Return the leaves of a JSON object by dotted name."""
+    """Return the leaves in a JSON object by dotted name."""
     leaves: dict[str, object] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):
@@ -676,7 +676,7 @@ def _flat(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
 
 
 def unaccounted(rows: Sequence[ProvenOption]) -> list[ProvenOption]:
-    """Return the options that are unaccounted for."""
+    """Return the options unaccounted for."""
     return [row for row in rows if row.verdict is OptionVerdict.UNACCOUNTED]
 
 
@@ -686,7 +686,7 @@ def shown_names(rows: Sequence[ProvenOption], framework: str) -> list[ProvenOpti
         return list(rows)
     shown_rows = []
     for row in rows:
-        if " " in row.option:  # This is a plain word, or an entry of DeepSpeed's configuration
+        if " " in row.option:  # This is a plain word, or an entry in the DeepSpeed configuration
             shown_rows.append(row)
         else:
             shown_rows.append(replace(row, option=f"--{row.option}"))

@@ -1,4 +1,4 @@
-"""Translates directives of ten queues (#SBATCH, #PBS, #BSUB ...) to keys in the run file."""
+"""Translates directives for ten queues (#SBATCH, #PBS, #BSUB ...) to keys in the run file."""
 
 import json
 import math
@@ -19,7 +19,7 @@ JOB = "jobs.training"
 
 
 def _walltime_of(queue: str) -> Callable[[str], str]:
-    """Return a function that converts a queue's time limit to the run file's format.
+    """Return a function to convert a time limit for a queue to the run file format.
 
     The function raises `ValueError` if its text is not a time limit.
 
@@ -49,7 +49,7 @@ def _devices(text: str) -> int:
 
 
 def _devices_of_lsf(text: str) -> int:
-    """Return the devices of `-gpu "num=4:mode=shared"`.
+    """Return the devices in `-gpu "num=4:mode=shared"`.
 
     Raise `ValueError` if the text has no number.
     """
@@ -60,12 +60,12 @@ def _devices_of_lsf(text: str) -> int:
 
 
 def _nodes_of_shape(text: str) -> int:
-    """Return the number of nodes in Fujitsu's `node=4x4x3`, or in a plain number."""
+    """Return how many nodes `node=4x4x3` (Fujitsu) or a plain number requests."""
     return math.prod(int(edge) for edge in text.partition(":")[0].split("x"))
 
 
 OptionTable: TypeAlias = dict[str, tuple[str, Callable[[str], object]]]
-"""For each option of a queue, our key and the function that reads the option value."""
+"""For each option in a queue, our key and the function used to read the option value."""
 
 _KEYS = {
     RequestKind.NODES: f"{JOB}.nodes",
@@ -91,7 +91,7 @@ _FURTHER_OPTIONS: dict[str, OptionTable] = {
 
 
 def _options_of(queue: str) -> OptionTable:
-    """Return the options of a queue that a run file has a key for."""
+    """Return the options in a queue that a run file has a key for."""
     nodes_reader = _nodes_of_shape if queue == "pjm" else whole
     readers = {RequestKind.NODES: nodes_reader, RequestKind.WALLTIME: _walltime_of(queue)}
     options = dict(_FURTHER_OPTIONS.get(queue, {}))
@@ -133,9 +133,9 @@ _OUR_DIRECTIVES = json.loads(
 
 
 def take_directives(directives: Sequence[Directive], findings: Findings) -> None:
-    """Adopt the values of a script's directives.
+    """Adopt the values in script directives.
 
-    Values that the site file already has, or that the runbook always sets, are not adopted.
+    Values already in the site file, or always set by the runbook, are not adopted.
     """
     for directive in directives:
         name = directive.name
@@ -166,7 +166,7 @@ def take_directives(directives: Sequence[Directive], findings: Findings) -> None
 
 
 def _take_select(directive: Directive, findings: Findings) -> None:
-    """Adopt the nodes of PBS's `select`. The resources per node belong in the site file."""
+    """Adopt the nodes in `select` for PBS. The resources per node belong in the site file."""
     line = directive.line
     nodes, resources = _nodes_and_resources(directive.value)
     findings.read(f"{JOB}.nodes", Word(nodes, line), "#PBS -l select", whole)
@@ -176,10 +176,10 @@ def _take_select(directive: Directive, findings: Findings) -> None:
 
 
 def _nodes_and_resources(request: str) -> tuple[str, str]:
-    """Return the number of nodes in a PBS request, and the resources of each node.
+    """Return how many nodes a PBS request asks for, and the resources on each node.
 
-    A request for more than one kind of node is returned unchanged, because it contains more than
-    one number.
+    A request for more than one node type is returned unchanged, because it contains more than one
+    number.
 
     >>> _nodes_and_resources("4:ppn=8"), _nodes_and_resources("4:ppn=8+2:ppn=4")
     (('4', 'ppn=8'), ('4:ppn=8+2:ppn=4', ''))
@@ -191,11 +191,11 @@ def _nodes_and_resources(request: str) -> tuple[str, str]:
 
 
 _TORQUE = ("pbs", "msub")
-"""Queues that accept Torque's `-l nodes=`."""
+"""Queues that accept `-l nodes=` as in Torque."""
 
 
 def _take_torque_nodes(directive: Directive, findings: Findings) -> None:
-    """Adopt the nodes of `-l nodes=4:ppn=8`, and report the resources per node."""
+    """Adopt the nodes in `-l nodes=4:ppn=8`, and report the resources per node."""
     line = directive.line
     sign = f"{_SIGNS[directive.queue]}-l nodes".replace("--", "-")
     nodes, resources = _nodes_and_resources(directive.value)
@@ -205,7 +205,7 @@ def _take_torque_nodes(directive: Directive, findings: Findings) -> None:
 
 
 def drop_defaults(findings: Findings, one_task: bool) -> None:
-    """Drop values that a job gets by default, so that the run file contains only the others."""
+    """Drop values that a job gets by default, to keep only the others in the run file."""
     hardware = findings.site.hardware
     usual_tasks = 1 if one_task else findings.devices_per_node
     tasks_per_node = findings.number(f"{JOB}.tasks_per_node") or usual_tasks

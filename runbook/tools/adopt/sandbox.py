@@ -1,10 +1,9 @@
 """Sandbox for job scripts: separate namespaces, a root file system in memory, and stub programs.
 
-The job sees the machine's programs read-only, an empty home folder, no network and no devices. The
-only files of the user that it sees are copies of small text files: those next to the script, and
-those in the checkout that the script names. Linux user namespaces (util-linux's `unshare`) make
-this possible without privileges. If a machine forbids user namespaces, the script is not run at
-all.
+The job sees programs on this machine read-only, an empty home folder, no network and no devices.
+The only user files that it sees are copies of small text files: those next to the script, and those
+in the checkout that the script names. Linux user namespaces (`unshare` from util-linux) make this
+possible without privileges. If a machine forbids user namespaces, the script is not run at all.
 """
 
 import itertools
@@ -27,12 +26,12 @@ from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.script import ASSUMED_DEVICES, ASSUMED_NODES, FOLDER, HOME, not_set
 
 SECONDS = 10
-"""Time limit of a job, in seconds, on a machine with an idle processor."""
+"""Time limit for a job, in seconds, on a machine with an idle processor."""
 _MOST_TIMES_LONGER = 4
 """Largest factor by which the limit grows if other programs keep the processors busy."""
 MOST_PROCESSES = 96
 MOST_BYTES = 8 << 20
-"""Largest size of a trace in bytes. Longer output of a job is cut off."""
+"""Maximum trace size in bytes. Longer output from a job is cut off."""
 STUBS = Path(__file__).parent / "stubs"
 LAUNCHERS = ("step", "container", "starter", "submit")
 _NOBODY = 65534
@@ -48,7 +47,7 @@ _INSTALL = (
 
 @dataclass(frozen=True)
 class SandboxRun:
-    """The trace of a job in the sandbox, and the job's time limit."""
+    """The trace left by a job in the sandbox, and its time limit."""
 
     raw: str
     """The unparsed trace of everything that the job started."""
@@ -100,7 +99,7 @@ def run_job(
 
 
 def time_limit() -> int:
-    """Return a job's time limit in seconds.
+    """Return the time limit for a job in seconds.
 
     The limit is longer if multiple programs wait for each processor.
     """
@@ -126,14 +125,13 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def _limits() -> list[str]:
-    """Return the commands that precede `unshare` and limit the number of processes.
+    """Return the commands to put before `unshare` to limit the number of processes.
 
     If this process runs as root, the commands switch to the user nobody, because root has no limit.
     """
     own = os.geteuid()
     user = own or _NOBODY
-    # The kernel counts all of a user's threads against the limit, including those in other
-    # sandboxes.
+    # The kernel counts all threads of a user against the limit, including those in other sandboxes.
     limit = [f"--nproc={MOST_PROCESSES + _num_threads_of(user)}"]
     if own == 0:
         nobody = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
@@ -182,8 +180,8 @@ def _stage_missing(root: Path, absent: str, program: str) -> None:
     """Write a stub for a program that a job calls by the path `absent`, which does not exist here.
 
     The path comes from the script, which may be hostile. As in the kernel, `..` does not lead out
-    of the sandbox's root, and the folder before a `..` must exist. No stub is written to a path
-    that the sandbox itself needs, or that cannot be a file.
+    of the sandbox root, and the folder before a `..` must exist. No stub is written to a path
+    needed by the sandbox itself, or to one that cannot be a file.
     """
     *folders, name = absent.split("/")
     place = root
@@ -213,7 +211,7 @@ def _entered(folder: Path, part: str, root: Path) -> Path:
 
 
 def _is_reserved(place: PurePath) -> bool:
-    """Return whether stubs/enter.sh itself needs a path in the sandbox's root."""
+    """Return whether stubs/enter.sh itself needs a path in the sandbox root."""
     return place.parts[:1] in _RESERVED or place.parts[:2] in _RESERVED
 
 
@@ -237,7 +235,7 @@ _RESERVED = {
 def _write_stubs(programs: Path, launchers: Path) -> None:
     """Write each stub under the names of all programs that it replaces.
 
-    The names of empty files tell the stubs which programs are launchers.
+    Empty files tell the stubs by name which programs are launchers.
     """
     programs.mkdir()
     launchers.mkdir()
@@ -250,7 +248,7 @@ def _write_stubs(programs: Path, launchers: Path) -> None:
 
 
 def _program_for(name: str, files: Mapping[str, str]) -> str:
-    """Return the stub for a program that a job calls by a path that does not exist here."""
+    """Return the stub for a program called in a job by a path that does not exist here."""
     if any(name in names for names in stub_programs().values()):
         return f"/adopt/bin/{name}"
     if name in files:
@@ -283,24 +281,24 @@ _GIVEN = re.compile(
 
 @dataclass
 class SandboxJob:
-    """A job that is passed to the sandbox."""
+    """A job passed to the sandbox."""
 
     main: str
     files: Mapping[str, str]
     directives: Sequence[Directive]
     exports: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the shell that submitted the job."""
+    """Variables set in the shell that submitted the job."""
     arguments: tuple[str, ...] = ()
     """Arguments that the submitting script passes to the job."""
 
 
 _NO_SHELL = (".json", ".py", ".txt", ".yaml", ".yml")
-"""Extensions of files that bash does not run."""
+"""File extensions that bash does not run."""
 _BLANK = re.compile(r"(?<![<&\w])<([A-Za-z][\w /.,:'-]*[\w.])>(?![>&(])")
 
 
 def filled_in(name: str, text: str) -> str:
-    """Replace the author's placeholders in a script with markers.
+    """Replace placeholders left in a script by its author with markers.
 
     Bash cannot parse a placeholder such as <path to data>.
     """
@@ -323,22 +321,22 @@ class JobSize:
 
 @dataclass(frozen=True)
 class Retry:
-    """Changes for the next run of a job after a run that did not start training."""
+    """What to change for the next try if a job did not start training."""
 
     keep_going: bool = False
     """Whether `exit` is ignored."""
     as_a_rank: bool = False
-    """Whether MPI's variables identify rank 0, and loops with an unknown count run once."""
+    """Whether MPI variables identify rank 0, and loops with an unknown count run once."""
 
 
 FIRST_RUN = Retry()
 
 
 def environment(job: SandboxJob, retry: Retry) -> dict[str, str]:
-    """Return a job's variables: those set by a queue and a login, and markers.
+    """Return the variables for a job: those set by a queue and a login, and markers.
 
-    Each variable that the job reads but that is not set anywhere gets a marker. The job also gets a
-    file with the names of its nodes.
+    Each variable read by the job but set nowhere gets a marker. The job also gets a
+    file with its node names.
     """
     size = _job_size(job)
     hosts = "".join(f"node{number}\n" for number in range(1, size.nodes + 1))
@@ -354,9 +352,9 @@ def environment(job: SandboxJob, retry: Retry) -> dict[str, str]:
 
 
 def _queue_variables(job: SandboxJob, size: JobSize) -> dict[str, str]:
-    """Return the variables that the job's queue sets. For an unknown queue, use Slurm's."""
+    """Return the variables that the queue sets. For an unknown queue, use those from Slurm."""
     queues = {directive.queue for directive in job.directives}
-    # The job's options may have been given on qsub's command line
+    # Job options may have been given on the qsub command line
     if "PBS_NODEFILE" in job.files[job.main]:
         queues.add("pbs")
     variables: dict[str, str] = {}
@@ -374,7 +372,7 @@ def _queue_variables(job: SandboxJob, size: JobSize) -> dict[str, str]:
 
 
 def _grid_engine_variables(size: JobSize) -> dict[str, str]:
-    """Return the variables that Grid Engine sets in a job on its first node."""
+    """Return the variables set by Grid Engine in a job on its first node."""
     hosts = f"{FOLDER}/{_NODE_FILE}"
     return {
         "JOB_ID": "4242",
@@ -388,7 +386,7 @@ def _grid_engine_variables(size: JobSize) -> dict[str, str]:
 
 
 def _rank_variables(size: JobSize) -> dict[str, str]:
-    """Return the variables that MPI libraries and PyTorch's launchers set to identify rank 0."""
+    """Return the variables used by MPI libraries and PyTorch launchers to identify rank 0."""
     world_size = str(size.nodes * size.devices)
     variables = dict.fromkeys(_RANKS, "0")
     variables |= dict.fromkeys(
@@ -410,11 +408,11 @@ _RANKS = (
     "PALS_RANKID",
     "PALS_LOCAL_RANKID",
 )
-"""Variables for the global and local rank in Open MPI, MVAPICH, Intel MPI, PMI and Cray's PALS."""
+"""Variables for the global and local rank in Open MPI, MVAPICH, Intel MPI, PMI and PALS on Cray."""
 
 
 def _login_variables(size: JobSize, retry: Retry) -> dict[str, str]:
-    """Return the variables that a login sets and those that the stubs read."""
+    """Return the variables set by a login and those read by the stubs."""
     login = {
         "PATH": "/adopt/bin:/usr/local/bin:/usr/bin:/bin",
         "HOME": HOME,
@@ -438,9 +436,9 @@ def _login_variables(size: JobSize, retry: Retry) -> dict[str, str]:
 def _unset_variables(
     job: SandboxJob, size: JobSize, queue_variables: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return a marker for each variable that the job reads but that is set nowhere.
+    """Return a marker for each variable read by the job but set nowhere.
 
-    If the job requests nodes, variables for the number of nodes get the requested number.
+    If the job requests nodes, variables for the node count get the requested number.
     """
     unset = {name: not_set(name) for name in _never_set(job) if name not in queue_variables}
     if any(directive.name in _NODES for directive in job.directives):
@@ -458,7 +456,7 @@ def _real_run(job: SandboxJob) -> dict[str, str]:
 
 _DRY_RUN = re.compile(r"\$\{(\w*DRY_?RUN):?[-=][\"']?(1|true|True|yes)[\"']?\}")
 _NO = {"1": "0", "true": "false", "True": "False", "yes": "no"}
-"""For each word that scripts use for "yes", the matching word for "no"."""
+"""For each word used in scripts for "yes", the matching word for "no"."""
 
 
 _LOOP = re.compile(r"^([ \t]*for\s*\(\([^;\n]*;)([^;\n]*)(;[^\n]*\)\))", re.MULTILINE)
@@ -483,20 +481,20 @@ def entered_once(name: str, script: str) -> str:
 
 _NODE_FILE = ".nodes"
 _NAMES_OF_NODES = ("NODES", "NNODES", "NUM_NODES")
-"""Variables for the number of nodes.
+"""Variables for the node count.
 
-Scripts compare them as numbers, so they are set to the requested number of nodes.
+Scripts compare them as numbers, so they are set to the requested node count.
 """
 
 
 _NODES = ("nodes", "select", "nnodes")
-"""Names for the number of nodes in Slurm, PBS and LSF."""
+"""Names for the node count in Slurm, PBS and LSF."""
 
 
 def _job_size(job: SandboxJob) -> JobSize:
     """Read the nodes, devices and tasks that a job requests.
 
-    For resources that the job does not request, use the sandbox's assumptions.
+    For resources that the job does not request, use what the sandbox assumes.
     """
     requests = {directive.name: directive.value for directive in job.directives}
     nodes = 0
@@ -511,7 +509,7 @@ def _job_size(job: SandboxJob) -> JobSize:
 
 
 def _slurm_variables(size: JobSize) -> dict[str, str]:
-    """Return the variables that Slurm sets in a job on its first node."""
+    """Return the variables set by Slurm in a job on its first node."""
     requests = size.directives
     nodes = str(size.nodes)
     hosts = "node1" if size.nodes == 1 else f"node[1-{size.nodes}]"
@@ -551,7 +549,7 @@ def _slurm_variables(size: JobSize) -> dict[str, str]:
 
 
 def _pbs_variables(size: JobSize) -> dict[str, str]:
-    """Return the variables that PBS sets in a job on its first node."""
+    """Return the variables set by PBS in a job on its first node."""
     return {
         "PBS_JOBID": "4242.server",
         "PBS_O_WORKDIR": FOLDER,
@@ -570,7 +568,7 @@ def _number(text: str) -> int:
 
 
 def _never_set(job: SandboxJob) -> list[str]:
-    """Return the variables that the job requires but that are set nowhere."""
+    """Return the variables required by the job but set nowhere."""
     text = _SETS_ITSELF.sub(r"\2", _code_that_runs(job))
     required = set(_REQUIRED.findall(text))
     reads = set(re.findall(r"\$\{?#?([A-Za-z_]\w*)", text))
@@ -580,7 +578,7 @@ def _never_set(job: SandboxJob) -> list[str]:
 
 _REQUIRED = re.compile(r"\$\{([A-Za-z_]\w*):?\?")
 _SETS_ITSELF = re.compile(r"(?<!\w)([A-Za-z_]\w*)=[\"']?(\$\{\1(?::?\?|[,^%#/]))")
-"""Matches an assignment to a variable that reads the variable's own value.
+"""Matches an assignment to a variable that reads the old value.
 
 `NAME=${NAME:?message}` ends a script if NAME is not set elsewhere, and `NAME=${NAME,,}` changes it.
 """
@@ -606,7 +604,7 @@ def _without_comments(script: str) -> str:
 
 
 def _names_set(text: str) -> set[str]:
-    """Return the variables that shell code sets, by assignments or by builtins such as `read`."""
+    """Return the variables set by shell code, in assignments or by builtins such as `read`."""
     assigned = re.findall(r"(?:^|[\s;({&|`\"'])([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=", text)
     setters = (
         r"\b(?:read|mapfile|readarray|getopts|for|select|unset|export|local|declare)\b([^\n;|]*)"
@@ -641,7 +639,7 @@ def _without_functions(script: str) -> str:
     """Return a script without the functions that it defines.
 
     The search stops at the last brace, because no function can end after it. Searching further for
-    the end of each function would take quadratic time.
+    where each function ends would take quadratic time.
     """
     end = 0
     for brace in _END_OF_BLOCK.finditer(script):
@@ -652,7 +650,7 @@ def _without_functions(script: str) -> str:
 def own_code(script: str) -> str:
     """Return a script without comments, functions and text in single quotes.
 
-    In these parts, `$1` is the argument of a function, or a column in awk.
+    In these parts, `$1` is a function argument, or a column in awk.
     """
     text = _FUNCTION_OF_ONE_LINE.sub("", _without_comments(script))
     text = _without_functions(text)
@@ -679,7 +677,7 @@ def needed_arguments(job: SandboxJob) -> list[str]:
 
 
 def first_choice(job: SandboxJob) -> list[str]:
-    """Return arguments that make a script take a branch of its `case "$1" in`.
+    """Return arguments that make a script take a branch in its `case "$1" in`.
 
     Choose the first branch whose name does not suggest mere preparation, or else the first branch.
     The result is empty if no branch can start anything. All other arguments are markers.
@@ -701,7 +699,7 @@ _CASE_OF_ARGUMENT = re.compile(r"\bcase\s+\"?\$\{?1\}?\"?\s+in\b")
 _BRANCH = re.compile(r"(?:^|;;)\s*\(?[\"']?([A-Za-z0-9][\w.-]*)[\"']?\s*[|)]")
 _STARTS_NOTHING = ("help", "usage", "stop", "clean", "status", "kill")
 _PREPARES = re.compile(r"(?:install|setup|download|prepare|build|test)(?![A-Za-z0-9])", re.I)
-"""Names of branches that only prepare a training run, such as `install` and `build-image`."""
+"""Names of branches that only prepare training, such as `install` and `build-image`."""
 
 
 def _markers_of_arguments(text: str) -> list[str]:

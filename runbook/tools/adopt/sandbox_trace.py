@@ -1,6 +1,6 @@
-"""The trace of a job in the sandbox.
+"""Traces a job in the sandbox.
 
-The trace contains the job variables and the programs that it started, with line numbers of the
+The trace contains the job variables and the programs that it started, with line numbers in the
 script.
 """
 
@@ -49,7 +49,7 @@ from runbook.tools.adopt.script import (
 
 
 class LineNumbers:
-    """The lines of all files that were read, numbered consecutively."""
+    """Lines from all files that were read, numbered consecutively."""
 
     def __init__(self, scripts: Mapping[str, str]) -> None:
         self.lines: list[str] = []
@@ -58,7 +58,7 @@ class LineNumbers:
             self.add(name, text)
 
     def add(self, name: str, text: str) -> None:
-        """Number the lines of a file, unless they are already numbered."""
+        """Number the lines in a file, unless they are already numbered."""
         if name not in self.first:
             self.first[name] = len(self.lines) + 1
             self.lines += lines_of(text)
@@ -84,7 +84,7 @@ class LineNumbers:
         )  # A number beyond the last line gets the name of the last line
 
     def of(self, file: str, line: int, files: Mapping[str, str]) -> int:
-        """Return the number of a line in a file, or 0 if the file is not part of the job."""
+        """Return the number for a line in a file, or 0 if the file is not part of the job."""
         name = re.sub(r"^\.block-\d+/", "", file)
         if name not in self.first:
             if file not in files:
@@ -94,7 +94,7 @@ class LineNumbers:
 
 
 class WordLines:
-    """Finds, for each word of a command, the line that contains its option or sets its variable."""
+    """Finds, for each word in a command, the line that contains its option or sets its variable."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.rows: list[tuple[int, str]] = []
@@ -104,7 +104,7 @@ class WordLines:
                 self.rows.append((number, line))
 
     def command(self, command: StartedProgram) -> StartedProgram:
-        """Return a command with the line number of each word."""
+        """Return a command with the line number for each word."""
         if command.kind in ("quiet", "answer"):
             return command
         located_words = [command.words[0]]
@@ -121,7 +121,7 @@ class WordLines:
         return replace(command, words=tuple(located_words))
 
     def _line_of_name(self, text: str) -> int:
-        """Return the line of an option's or override's name.
+        """Return the line with the name of an option or override.
 
         Return 0 if the word is not such a name, or if no line contains it.
         """
@@ -130,14 +130,14 @@ class WordLines:
         return self._last_line(_whole(text.partition("=")[0]))
 
     def _line_of_named(self, text: str, named_line: int) -> int:
-        """Return the line of an option, or for `name=value` the line that sets the value."""
+        """Return the line with an option, or for `name=value` the line that sets the value."""
         name, equals, _ = text.partition("=")
         if equals:
             return self._line_of_value(named_line, name)
         return named_line
 
     def _line_after(self, before: str, text: str, option_line: int) -> int:
-        """Return the line of a word that may be the value of the preceding option."""
+        """Return the line with a word that may be the value for the preceding option."""
         if before.startswith("--"):
             return self._line_of_value(option_line, before)
         if len(text) > _SHORT_WORD:
@@ -184,7 +184,7 @@ _ONLY_A_VARIABLE = r"^[\"']?\$\{?([A-Za-z_]\w*)\}?[\"']?\s*(?:[;#].*)?$"
 
 
 def _group_of(pattern: str, text: str) -> str:
-    """Return the text of a pattern's first group, or '' if the pattern does not match."""
+    """Return the text in the first group, or '' if the pattern does not match."""
     match = re.search(pattern, text)
     if match is None:
         return ""
@@ -192,7 +192,7 @@ def _group_of(pattern: str, text: str) -> str:
 
 
 _MOST_CHAINED = 5
-"""Longest chain of variables that is followed, where each is set from the next."""
+"""Number of variables to follow in a chain, where each is set from the next."""
 
 
 def _is_named(text: str) -> bool:
@@ -204,7 +204,7 @@ def _is_named(text: str) -> bool:
 
 
 def _whole(name: str) -> str:
-    """Return a pattern that matches an option's whole name, but not part of a longer name."""
+    """Return a pattern to match a whole option name, but not part of a longer name."""
     return rf"(?<![\w-]){re.escape(name)}(?![\w-])"
 
 
@@ -212,7 +212,7 @@ _EVENT = re.compile(
     "\036([^\035\036]*)\035|^\001++([^\002\n]*)\002([0-9]{0,9})\002([^\003\n]*)\003(.*)$",
     re.MULTILINE,
 )
-"""Matches a stub's record or a traced command.
+"""Matches a record from a stub, or a traced command.
 
 A script may write into its own trace, so no text is parsed twice.
 """
@@ -227,18 +227,18 @@ Starts = Callable[[Sequence[StartedProgram]], bool]
 
 @dataclass
 class RunTrace:
-    """The trace of a single run of a job."""
+    """The trace left when a job ran once."""
 
     commands: list[StartedProgram] = field(default_factory=list)
     settings: list[Setting] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict)
     """The current value of each variable."""
     steps: list[tuple[str, int]] = field(default_factory=list)
-    """Each traced command's name and line."""
+    """Name and line for each traced command."""
     called: list[str] = field(default_factory=list)
-    """Programs that were called by an absolute path."""
+    """Programs called by an absolute path."""
     exit_code: int | None = None
-    """The job's exit code, or None if the job was stopped at the time limit."""
+    """Exit code from the job, or None if it was stopped at the time limit."""
 
 
 def follow(
@@ -290,13 +290,13 @@ def follow(
 
 
 _MOST_SUBMITTED = 2
-"""Longest chain of jobs that is followed, where each is submitted by the previous one."""
+"""Number of jobs to follow in a chain, where each is submitted by the previous one."""
 
 
 def _first_job(main: str, scripts: Mapping[str, str], beside: Mapping[str, str]) -> SandboxJob:
     """Return the job that the sandbox runs first.
 
-    The code blocks of a page are written to files.
+    The code blocks on a page are written to files.
     """
     files = {}
     for name, text in {**beside, **scripts}.items():
@@ -307,7 +307,7 @@ def _first_job(main: str, scripts: Mapping[str, str], beside: Mapping[str, str])
 
 
 def _directives(scripts: Mapping[str, str]) -> list[Directive]:
-    """Return the directives of all files, with line numbers in the joined text."""
+    """Return the directives in all files, with line numbers in the joined text."""
     directives = []
     offset = 0
     for text in scripts.values():
@@ -354,7 +354,7 @@ def _notes_of_stray_options(trace: RunTrace, numbers: LineNumbers) -> list[str]:
 
 
 WRITTEN_JOB = "submitted.sh"
-"""The file name of a job that a script writes while running."""
+"""File name used for a job that a script writes while running."""
 
 
 def _submitted_file(arguments: Sequence[str], job: SandboxJob) -> str:
@@ -372,14 +372,14 @@ def _moved(directives: Sequence[Directive], offset: int) -> list[Directive]:
 
 
 def _blocks_in_place(page: str) -> str:
-    """Return the code blocks of a page as a single text that keeps their line numbers."""
+    """Return the code blocks on a page as a single text, with their line numbers kept."""
     blocks = [lines_of(block) for block in code_blocks(page)]
     rows = zip_longest(*blocks, fillvalue="")
     return "\n".join("".join(row) for row in rows)  # Each line belongs to at most one block
 
 
 def _page_as_job(main: str, page: str, texts: Mapping[str, str]) -> dict[str, str]:
-    """Write a page's code blocks to files that one shell sources in turn.
+    """Write the code blocks on a page to files that one shell sources in turn.
 
     In this way, a block that bash cannot parse does not affect the others.
     """
@@ -399,11 +399,11 @@ class _Attempts:
 
     job: SandboxJob
     missing: list[str] = field(default_factory=list)
-    """Programs that the job calls by an absolute path and that do not exist here."""
+    """Programs called by the job by an absolute path that does not exist here."""
     arguments: list[str] = field(default_factory=list)
     retry: Retry = FIRST_RUN
     is_redirected: bool = False
-    """Whether the output of the job's commands is discarded."""
+    """Whether output from commands in the job is discarded."""
     notes: list[str] = field(default_factory=list)
 
     def help(self, trace: RunTrace) -> bool:
@@ -504,7 +504,7 @@ def _with_arguments(
     starts_training: Starts,
     numbers: LineNumbers,
 ) -> RunTrace:
-    """Return the trace of a run with a placeholder for each argument that the job did not get.
+    """Return the trace from a run with a placeholder for each argument that the job did not get.
 
     Without placeholders, options would lack their values, and paths their folders. Return `trace`
     if the job needs no arguments, or if it does not start training with them either.
@@ -532,7 +532,7 @@ _RAN_AS_A_RANK = (
 def _has_unstarted_launcher(trace: RunTrace) -> bool:
     """Return whether bash reached a launcher but could not start it.
 
-    Bash cannot start a launcher if the folder of its output file does not exist.
+    Bash cannot start a launcher if the folder for its output file does not exist.
     """
     programs = sandbox.stub_programs()
     launchers = {*programs["starter"], *programs["step"], *programs["python"]}
@@ -592,7 +592,7 @@ def _why_stopped(
 
 
 def _absent_programs(trace: RunTrace, job: SandboxJob, stubs: Sequence[str]) -> list[str]:
-    """Return programs called by an absolute path that is neither a file of the job nor a stub."""
+    """Return programs called by an absolute path that is neither a file in the job nor a stub."""
     recorded = {command.words[0].text for command in trace.commands}
     job_files = {f"{FOLDER}/{name}" for name in job.files}
     known_programs = {*recorded, *job_files, *stubs}
@@ -601,7 +601,7 @@ def _absent_programs(trace: RunTrace, job: SandboxJob, stubs: Sequence[str]) -> 
 
 
 def _submitted(job: SandboxJob, trace: RunTrace, numbers: LineNumbers) -> SandboxJob | None:
-    """Return the last job that this job submits, with the variables that it exports.
+    """Return the last job submitted by this job, with the exported variables.
 
     Return None if this job submits no job.
     """
@@ -612,7 +612,7 @@ def _submitted(job: SandboxJob, trace: RunTrace, numbers: LineNumbers) -> Sandbo
 
 
 _SUBMITTED_TEXT = "ADOPT_SUBMITTED"
-"""The variable where a stub records the text of a submitted job."""
+"""The variable in which a stub records the text of a submitted job."""
 
 
 def _submissions(trace: RunTrace) -> list[StartedProgram]:
@@ -631,7 +631,7 @@ def _submitted_job(
     text: str,
     numbers: LineNumbers,
 ) -> SandboxJob:
-    """Return the job that a submit command starts; `text` is the content of its script."""
+    """Return the job that a submit command starts; `text` is its script."""
     arguments = [word.text for word in command.words[1:]]
     main = _submitted_file(arguments, job)
     numbers.add(main, text)
@@ -651,7 +651,7 @@ def _submitted_job(
 
 
 def exported_by_options(arguments: Sequence[str]) -> dict[str, str]:
-    """Return the variables that the options of sbatch or qsub export to the job.
+    """Return the variables that options to sbatch or qsub export to the job.
 
     >>> exported_by_options(["--export=ALL,LR=1e-4", "-v", "A=1,B=2", "train.sh"])
     {'LR': '1e-4', 'A': '1', 'B': '2'}
@@ -671,7 +671,7 @@ def exported_by_options(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def _passed_arguments(arguments: Sequence[str], main: str) -> tuple[str, ...]:
-    """Return the words after the job script on the line that submits it."""
+    """Return the words after the job script on the line used to submit it."""
     for position, argument in enumerate(arguments):
         if argument.endswith(main):
             return tuple(arguments[position + 1 :])
@@ -684,7 +684,7 @@ _SET_BY_SANDBOX = re.compile(r"(ADOPT_|SLURM_|PBS_).*|PATH|BASH_ENV|PWD|OLDPWD|S
 def _read(raw: str, job: SandboxJob, numbers: LineNumbers) -> RunTrace:
     """Read the trace that the sandbox wrote.
 
-    The trace contains the calls of stubs, assignments and other shell commands.
+    The trace contains calls to stubs, assignments and other shell commands.
     """
     trace = RunTrace()
     for event in _EVENT.finditer(raw):
@@ -789,7 +789,7 @@ def _record_python(text: str, number: int, trace: RunTrace) -> None:
 
 
 def _record(text: str, trace: RunTrace) -> None:
-    """Record a call of a stub: the replaced program, and its words, variables and files."""
+    """Record a call to a stub: the replaced program, and its words, variables and files."""
     head, *parts = _TRACED_LINE.sub("", text).split("\034")
     fields = head.split("\037")
     if fields[0] == "exit":
@@ -799,10 +799,10 @@ def _record(text: str, trace: RunTrace) -> None:
 
 
 _TRACED_LINE = re.compile("^\001+[^\n]*\n?", re.MULTILINE)
-"""Matches a line of bash's trace that interrupts a record."""
+"""Matches a line from the bash trace that interrupts a record."""
 _NUM_FIELDS = 6
 _NUM_PARTS = 3
-"""Number of parts in a record, as stubs/record.sh writes it."""
+"""How many parts a record has, as stubs/record.sh writes it."""
 
 
 def _record_program(fields: Sequence[str], parts: Sequence[str], trace: RunTrace) -> None:
@@ -838,12 +838,12 @@ def _record_program(fields: Sequence[str], parts: Sequence[str], trace: RunTrace
 
 
 def _words_of_line(values: Mapping[str, str], line: int) -> dict[str, Word]:
-    """Return the values of a command's variables as words, all on the same line."""
+    """Return the variable values in a command as words, all on the same line."""
     return {name: Word(value, line) for name, value in values.items()}
 
 
 def _exit_code(fields: Sequence[str]) -> int | None:
-    """Return a job's exit code, or None if it reached the time limit or reported no code."""
+    """Return the exit code from a job, or None if it reached the time limit or reported none."""
     if not fields or not is_count(fields[0]):
         return None
     code = int(fields[0])
@@ -853,11 +853,11 @@ def _exit_code(fields: Sequence[str]) -> int | None:
 
 
 _STOPPED = (124, 137)
-"""Exit codes of `timeout` after SIGTERM and after SIGKILL."""
+"""Exit codes from `timeout` after SIGTERM and after SIGKILL."""
 
 
 def _line_of_call(path: str, parent: str, trace: RunTrace) -> int:
-    """Return the line that last started a program, or else the line of its parent program.
+    """Return the line that last started a program, or else the line for its parent program.
 
     The result is 0 if neither line is known.
     """
@@ -874,7 +874,7 @@ def _line_of_call(path: str, parent: str, trace: RunTrace) -> int:
 
 
 def _forget_prefix_assignments(line: int, trace: RunTrace) -> None:
-    """Drop variables that are set on the same line as a program.
+    """Drop variables set on the same line as a program.
 
     NAME=value before a command applies only to that command.
     """
@@ -884,12 +884,12 @@ def _forget_prefix_assignments(line: int, trace: RunTrace) -> None:
 
 
 def visible_parts(text: str) -> list[str]:
-    """Return the parts of a record without control characters, which could come from a script."""
+    """Return the parts in a record without control characters, which could come from a script."""
     return [visible(part) for part in text.split("\037")]
 
 
 def _unquoted(text: str) -> str | None:
-    """Return a word from bash's trace without its quotes, or None if there is more than one word."""
+    """Return a word from the bash trace without quotes, or None if there is more than one word."""
     ansi_quoted = re.fullmatch(r"\$'((?:[^'\\]|\\.)*)'", text, re.DOTALL)
     if ansi_quoted:
         escaped = ansi_quoted[1]

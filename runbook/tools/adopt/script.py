@@ -1,4 +1,4 @@
-"""A job script as text, and the record of what its job did."""
+"""A job script as text, and a record of what its job did."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from runbook.jobs.script_directives import Directive
 _FENCE = re.compile(r"^\s*(?:```|~~~)\s*([\w+-]*)")
 _SHELL_FENCES = ("", "bash", "sh", "shell", "console", "slurm", "zsh", "text")
 _NOT_SET = re.compile(r"__NOT_SET_([A-Za-z0-9_]+?)__", re.IGNORECASE)
-"""Matches the marker of an unset variable, even if a script changed its case with ${NAME,,}."""
+"""Matches the marker for an unset variable, even if a script changed its case with ${NAME,,}."""
 PARENT = "/__NOT_SET_PARENT__"
 FOLDER = "/__NOT_SET_PARENT__/__NOT_SET_PWD__"
 """The job folder in the sandbox.
@@ -17,14 +17,14 @@ FOLDER = "/__NOT_SET_PARENT__/__NOT_SET_PWD__"
 A value that contains this folder is known only on the user's machine.
 """
 HOME = "/person"
-"""The home folder in the sandbox, which replaces the user's."""
+"""The home folder in the sandbox, which replaces that of the user."""
 ASSUMED_NODES = 1
 ASSUMED_DEVICES = 8
-"""The number of devices that the sandbox assumes if a script requests none."""
+"""How many devices the sandbox assumes if a script requests none."""
 
 
 def lines_of(text: str) -> list[str]:
-    r"""Return the lines of a text as bash counts them.
+    r"""Return the lines in a text as bash counts them.
 
     Form feeds and Unicode separators do not end a line.
 
@@ -35,7 +35,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def is_count(text: str) -> bool:
-    """Return whether text is a whole number of at most nine digits.
+    """Return whether text is a whole number with at most nine digits.
 
     >>> is_count("16"), is_count("\u00b2"), is_count("9" * 5000), is_count("")
     (True, False, False, False)
@@ -47,25 +47,25 @@ _IN_HOME = re.compile(rf"(?<![\w/.]){HOME}(?![\w.-])")
 
 
 def not_set(name: str) -> str:
-    """Return the placeholder for the value of a variable that was never set."""
+    """Return the placeholder used as value for a variable that was never set."""
     return f"__NOT_SET_{name}__"
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a command line as the program received it, and the line with its value."""
+    """A word in a command line as the program received it, and the line with its value."""
 
     text: str
     line: int
 
     @property
     def known(self) -> bool:
-        """Return whether the word is free of unset variables and of home folders."""
+        """Return whether the word contains no unset variables and no home folders."""
         return not _NOT_SET.search(self.text) and not _IN_HOME.search(self.text)
 
     @property
     def shown(self) -> str:
-        """Return the word for display, with markers shown as the names of their variables.
+        """Return the word to show, with markers replaced by variable names.
 
         >>> Word("/data/__NOT_SET_USER_DIR__/text", 1).shown
         '/data/$USER_DIR/text'
@@ -77,7 +77,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Setting:
-    """A value that was assigned to a variable while the job ran."""
+    """A value assigned to a variable while the job ran."""
 
     name: str
     value: str
@@ -94,19 +94,19 @@ class StartedProgram:
     """A program that the job started."""
 
     kind: str
-    """Kind of the stub that recorded the program: step, container, wrapper, starter, python,
+    """Which kind of stub recorded the program: step, container, wrapper, starter, python,
     submit, quiet or unknown.
     """
     words: tuple[Word, ...]
     """The words in the command line; the first is the program name."""
     own: int
-    """Number of words that belong to the program itself. The rest is the command that it starts."""
+    """Number of words belonging to the program itself. The rest is the command that it starts."""
     line: int
     environment: Mapping[str, Word]
     identity: str = ""
     parent: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Contents of the JSON files that the words name."""
+    """Texts of the JSON files that the words name."""
 
     @property
     def name(self) -> str:
@@ -128,25 +128,25 @@ class Script:
     The name is `line 12`, or `payload.sh:12` if there are multiple files.
     """
     notes: tuple[str, ...] = ()
-    """Anything unusual about the job's run, such as a time limit or an early stop."""
+    """Anything unusual about how the job ran, such as a time limit or an early stop."""
     absent_configurations: tuple[str, ...] = ()
-    """Hydra files that the job's training runs start from, but that are not available here."""
+    """Hydra files used to start training in the job, but not available here."""
     imported: Mapping[str, str] = field(default_factory=dict)
-    """The framework that each available Python program imports, by the program's file name."""
+    """The framework that each available Python program imports, by file name."""
 
     @property
     def lines(self) -> list[str]:
-        """Return the text's lines, beginning with line 1."""
+        """Return the lines in the text, beginning with line 1."""
         return self.text.splitlines()
 
     def line(self, number: int) -> str:
-        """Return a line of the text, or an empty string if there is no line with this number."""
+        """Return a line in the text, or an empty string if there is no line with this number."""
         if 0 < number <= len(self.lines):
             return self.lines[number - 1]
         return ""
 
     def value(self, name: str) -> Word | None:
-        """Return the last value of a variable, or None if it was never set.
+        """Return the last value given to a variable, or None if it was never set.
 
         Values for the whole script take precedence over those for one command.
         """
@@ -161,7 +161,7 @@ class Script:
         return None
 
     def assumed(self, word: Word, key: str) -> bool:
-        """Return whether a number is only the sandbox's default, because the script has none.
+        """Return whether a number is only the default in the sandbox, because the script has none.
 
         `key` determines whether the number counts nodes or devices.
         """
@@ -199,12 +199,12 @@ def is_prose(text: str) -> bool:
 
 
 def code_blocks(text: str) -> list[str]:
-    """Return the shell blocks of a page.
+    """Return the shell blocks on a page.
 
     Each block is preceded by empty lines, so that line numbers stay the same.
     """
     blocks: list[str] = []
-    # State of the code block that contains the line, or None outside of blocks
+    # State of the code block that contains the line, or None outside blocks
     language: str | None = None
     for number, line in enumerate(lines_of(text)):
         fence = _FENCE.match(line)

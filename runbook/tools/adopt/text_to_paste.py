@@ -1,4 +1,4 @@
-"""Writes text to paste: settings of a script for the site file or for params/models.yaml."""
+"""Writes text to paste: settings from a script for the site file or for params/models.yaml."""
 
 from collections.abc import Mapping
 
@@ -64,7 +64,7 @@ def model_entry(
     model: Model,
     findings: Findings,
 ) -> str:
-    """Return an entry for params/models.yaml that describes the script's kind of model.
+    """Return an entry for params/models.yaml that describes the model type in the script.
 
     The text is empty if the script needs no entry.
     """
@@ -76,7 +76,7 @@ def model_entry(
     try:
         own_model = Model.model_validate(values)
     except ValueError:
-        # The trainer does not support this kind of model, such as a model with ALiBi
+        # The trainer does not support this model type, such as a model with ALiBi
         return ""
 
     values["parameters"] = whole(shape_of(own_model)).total

@@ -46,7 +46,7 @@ from runbook.tools.drills.faults import VARIABLE as FAULTS
 from runbook.tools.drills.messages import DrillMessage
 
 MARK = "RUNBOOK_DRILL"
-"""An environment variable of every process that a drill starts."""
+"""Environment variable set in every process that a drill starts."""
 POLL_SECONDS = 0.1
 
 RUN_FILE = """\
@@ -92,7 +92,7 @@ class Bench:
         self.mark = uuid.uuid4().hex
         self._stack = contextlib.ExitStack()
         self.references: dict[tuple[str, ...], dict[int, float]] = {}
-        """Losses of uninterrupted training runs, by parameter values."""
+        """Losses from uninterrupted training runs, by parameter values."""
 
     def __enter__(self) -> Bench:
         self.root = Path(
@@ -117,12 +117,12 @@ class Bench:
         self._stack.close()
 
     def _warm_up(self) -> None:
-        """Start the warm trainer, and replace `python` with a script that requests ranks from it."""
+        """Start the warm trainer, and replace `python` by a script to request ranks from it."""
         self.warm.write_python(self.root / "python")
         self.warm.start()
 
     def left(self) -> list[psutil.Process]:
-        """Return all processes of these drills except the warm trainer and this process."""
+        """Return all processes in these drills except the warm trainer and this process."""
         processes = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -156,7 +156,7 @@ class Bench:
 
 
 def write_project(root: Path, warm: Path) -> None:
-    """Write the parameter files of a run that is small enough to train in a second."""
+    """Write parameter files for a run that is small enough to train in a second."""
     (root / "params" / "sites").mkdir(parents=True, exist_ok=True)
     (root / "notebooks").mkdir(exist_ok=True)
     for name, text in (("drill", RUN_FILE), ("models", MODELS), ("datasets", DATASETS)):
@@ -204,9 +204,9 @@ def write_tokens(
 
 @contextlib.contextmanager
 def environment(changes: dict[str, str | None]) -> Iterator[None]:
-    """Change the environment of this process within the block.
+    """Change environment variables in this process within the block.
 
-    A value of None removes the variable.
+    None removes a variable.
     """
     before = {name: os.environ.get(name) for name in changes}
     _apply(changes)
@@ -232,7 +232,7 @@ class TrainingFailure:
     """An error that ended a training run, as recorded in events.jsonl."""
 
     code: str
-    """The code of the error message."""
+    """The code for the error message."""
     message: str
 
 
@@ -270,7 +270,7 @@ class DrillRun:
         return open_run_phase(settings, FULL)
 
     def training_job(self) -> JobStep:
-        """Return the job step of the training phase."""
+        """Return the job step in the training phase."""
         return jobs.training_step(self.open_phase.training, self.open_phase.session)
 
     def launch(self, faults: str = "") -> JobFolder:
@@ -304,7 +304,7 @@ class DrillRun:
     def meanwhile(self, when: Callable[[], bool], act: Callable[[], None]) -> Iterator[list[float]]:
         """Call `act` as soon as a condition becomes true while the body runs.
 
-        Yield a list that the time of the call is added to.
+        Yield a list that the time for the call is added to.
         """
         acted: list[float] = []
 
@@ -321,7 +321,7 @@ class DrillRun:
             thread.join(1)
 
     def change_plan(self, change: Callable[[dict[str, Any]], None]) -> None:
-        """Change the trainer's plan as if a person had edited plan.json."""
+        """Change the plan as if a person had edited plan.json."""
         path = self.folder / "plan.json"
         content = json.loads(path.read_text())
         change(content["phases"][FULL])
@@ -333,16 +333,16 @@ class DrillRun:
         return self.folder / self.open_phase.phase_plan.log.metrics
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the metrics of every step of every job."""
+        """Return the metrics for every step in every job."""
         return read_lines(self.metrics_path)
 
     def events(self, *names: str) -> list[dict[str, Any]]:
-        """Return the run's events with these names."""
+        """Return the events with these names."""
         events = read_lines(self.folder / self.open_phase.phase_plan.log.events)
         return [event for event in events if not names or event.get("event") in names]
 
     def failure(self) -> TrainingFailure:
-        """Return the trainer's newest error. The fields are empty if there is no error."""
+        """Return the newest error from the trainer. The fields are empty if there is no error."""
         events = self.events("failed")
         if not events:
             return TrainingFailure("", "")
@@ -359,7 +359,7 @@ class DrillRun:
         return {int(row["iteration"]): row["loss"] for row in self.rows()}
 
     def samples(self) -> dict[int, int]:
-        """Return the number of samples consumed after each iteration."""
+        """Return how many samples were consumed after each iteration."""
         return {int(row["iteration"]): int(row["consumed_samples"]) for row in self.rows()}
 
     def is_at(self, step: int) -> Callable[[], bool]:
@@ -381,7 +381,7 @@ class DrillRun:
         return sorted(path.parent.name for path in self.folder.glob("jobs/*/job.json"))
 
     def said(self, job: JobFolder | None = None) -> str:
-        """Return all output of a job."""
+        """Return all output from a job."""
         folder = job or self.job()
         parts = []
         for path in (folder.out, folder.err):
@@ -391,7 +391,7 @@ class DrillRun:
         return "\n".join(parts)
 
     def rank(self, rank: int) -> psutil.Process:
-        """Return the process of a rank of the newest job."""
+        """Return the process for a rank in the newest job."""
         folder = self.job().path / RANKS_FOLDER
         assert wait_until(lambda: rank in read_heartbeats(folder), WAIT_SECONDS), (
             f"no heartbeat of rank {rank}"
@@ -399,18 +399,18 @@ class DrillRun:
         return psutil.Process(read_heartbeats(folder)[rank]["pid"])
 
     def script(self) -> psutil.Process:
-        """Return the process that runs the newest job's script."""
+        """Return the process for the script in the newest job."""
         started = read_started(self.job())
         assert started is not None
         return psutil.Process(started.identity.pid)
 
     def checkpoints(self) -> list[int]:
-        """Return the iterations of the existing checkpoints."""
+        """Return the iterations for which there are checkpoints."""
         root = self.folder / self.open_phase.phase_plan.checkpoint.folder
         return sorted(saved_iterations(root))
 
     def tracker(self) -> Path:
-        """Return the path to the file that names the newest checkpoint."""
+        """Return the path to the file used to name the newest checkpoint."""
         folder = str(self.open_phase.phase_plan.checkpoint.folder)
         return self.folder / folder / "latest_checkpointed_iteration.txt"
 
@@ -419,7 +419,7 @@ class DrillRun:
         return sorted(path.name for path in self.tracker().parent.glob("*.part"))
 
     def steps_lost(self) -> int:
-        """Return the largest number of steps that were repeated after a restart."""
+        """Return the most steps repeated after a restart."""
         lost = 0
         newest = 0
         for row in self.rows():
@@ -464,18 +464,18 @@ class MeasuredValue:
 
 @dataclass
 class DrillEnding:
-    """Evidence about the end of a drill, gathered while the drill runs."""
+    """Evidence about a drill, gathered while it runs."""
 
     fault: str
     """The fault that the drill caused."""
     action: str = ""
-    """The reaction of the runbook."""
+    """How the runbook reacted."""
     detected_after_s: float | None = None
     """Seconds from the fault to its detection, or None if there is nothing to detect."""
     steps_lost: int | None = None
-    """Largest number of steps that were repeated after a fault."""
+    """The most steps repeated after a fault."""
     final_loss_equal: bool | None = None
-    """Whether every loss is bit-equal to that of the undisturbed run."""
+    """Whether every loss is bit-equal to that in the undisturbed run."""
     passed: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     figures: list[MeasuredValue] = field(default_factory=list)
@@ -487,7 +487,7 @@ class DrillEnding:
         text: str,
         evidence: str = "",
     ) -> None:
-        """Record whether a rule of the drill holds.
+        """Record whether a rule in the drill holds.
 
         If the rule does not hold, also report the evidence.
         """
@@ -496,7 +496,7 @@ class DrillEnding:
 
 @dataclass(frozen=True)
 class DrillVerdict:
-    """The result of a drill in machine-readable form."""
+    """What came out of a drill, in machine-readable form."""
 
     name: str
     verdict: str
@@ -508,12 +508,12 @@ class DrillVerdict:
     final_loss_equal: bool | None
     seconds: float
     attempt: int = 1
-    """The number of the attempt, which is 2 for the retry of a failed drill."""
+    """Which attempt this was: 2 if a failed drill was retried."""
     figures: tuple[MeasuredValue, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON: the common keys, and the drill's own facts."""
+        """Return plain values for JSON: the common keys, and facts specific to the drill."""
         common = {}
         for key, value in vars(self).items():
             if key not in ("extra", "figures"):
@@ -569,7 +569,7 @@ def judge_ending(
 
 
 def read_heartbeats(ranks_folder: Path) -> dict[int, dict[str, Any]]:
-    """Return the newest heartbeat of each rank of a job on this machine."""
+    """Return the newest heartbeat from each rank in a job on this machine."""
     stem = heartbeat_stem(ranks_folder)
     contents = [path.read_bytes() for path in stem.parent.glob(f"{stem.name}*")]
     newest = {}

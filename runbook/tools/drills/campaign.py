@@ -2,9 +2,9 @@
 
 The report also shows which changes would make the month cheaper.
 
-The clock and the faults are simulated, but the decisions are real. The watchdog's own limits
-determine when a hang is noticed, the rules for real jobs decide whether another job follows, and
-the plan's save interval determines how much work a failure costs.
+The clock and the faults are simulated, but the decisions are real. The watchdog limits determine
+when a hang is noticed, the rules for real jobs decide whether another job follows, and the save
+interval in the plan determines how much work a failure costs.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ CAUSES = {
     NODE.name: EndCause.NODE_UNREACHED,
     MAINTENANCE.name: EndCause.NODE_UNREACHED,
 }
-"""The cause that the restart rules see for each kind of failure; for other kinds, `EndCause.OTHER`.
+"""The cause that the restart rules see for each kind of failure; for others, `EndCause.OTHER`.
 """
 REMEMBERED = 8
-"""Number of most recent attempts that the rules see, which is larger than any limit on restarts.
+"""How many recent attempts the rules see: more than any limit on restarts.
 
 Older attempts failed at different steps.
 """
 FAILED = 1
-"""Exit code of a failed job."""
+"""Exit code for a failed job."""
 
 
 class RealRules:
@@ -78,7 +78,7 @@ class RealRules:
 
 
 def _attempt(failure: CampaignFailure, number: int) -> Attempt:
-    """Return a failure in the form that the rules would read from a job's files."""
+    """Return a failure as the rules would read it from job files."""
     return Attempt(
         job=f"04-training-{number}",
         end=JobEnd(JobState.FAILED, FAILED, cause=_cause(failure.kind)),
@@ -95,9 +95,9 @@ def _cause(kind: FaultKind) -> EndCause:
 
 @dataclass(frozen=True)
 class CampaignRow:
-    """The median of many simulations of one variant of a campaign.
+    """Median over many simulations of one campaign variant.
 
-    Shares are relative to the device time of all nodes, including spare nodes.
+    Shares are relative to device time on all nodes, including spare nodes.
     """
 
     change: str
@@ -113,16 +113,16 @@ class CampaignRow:
     failures: float
     jobs: float
     stops: float
-    """Number of failures that the restart rules leave to a person."""
+    """How many failures the restart rules leave to a person."""
     near_restarts: float
-    """Number of restarts from copies in node memory."""
+    """How many restarts used copies in node memory."""
     waiting_days: float
     """Days spent waiting in queues and for a person, while no device is allocated."""
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """The table of a campaign, and its assumptions."""
+    """The table that a campaign gives, and its assumptions."""
 
     days: float
     rows: tuple[CampaignRow, ...]
@@ -156,13 +156,13 @@ class Campaign:
 
 @dataclass(frozen=True)
 class CampaignTerms:
-    """The length of a campaign, and how its failures are handled."""
+    """How long a campaign is, and how its failures are handled."""
 
     seconds: float
     restarts: int
-    """The run's limit on restarts without a new step."""
+    """Limit on restarts without a new step."""
     spares: int
-    """The run's spare nodes."""
+    """Spare nodes in the run."""
     queue: float
     """Seconds that a new job waits in the queue."""
     person: float
@@ -243,7 +243,7 @@ class _Simulation:
         parts: CampaignParts,
         spares: int,
     ) -> CampaignRow:
-        """Return a row with the medians of many campaigns."""
+        """Return a row with medians over many campaigns."""
         accounts = list(
             campaigns(
                 parts, lambda: self._policy(spares), self.terms.seconds, self.costs.seconds_between

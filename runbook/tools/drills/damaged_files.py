@@ -41,7 +41,7 @@ class TrainerCode(StrEnum):
 
 
 SHOWN_DIGITS = 16
-"""Digits of a checksum that the trainer shows."""
+"""How many checksum digits the trainer shows."""
 BOUNDARIES = ("begin", "shards", "metadata", "rename", "tracker", "pruning")
 
 
@@ -154,7 +154,7 @@ def lost_tracker(bench: Bench) -> DrillEnding:
 
 
 def disk_full(bench: Bench) -> DrillEnding:
-    """Limit the size of files to 200 kB from step 9 on."""
+    """Limit file size to 200 kB from step 9 on."""
     case = DrillRun(bench, "disk-full")
     ending = DrillEnding("no file can grow beyond 200 kB from step 9 on (RLIMIT_FSIZE)")
     case.train(f"full:bytes=200000,step=9,job={FULL}")
@@ -230,7 +230,7 @@ def other_layout(bench: Bench) -> DrillEnding:
 def _take_over(source: DrillRun, case: DrillRun) -> None:
     """Move one run's checkpoints to where another run looks for its own.
 
-    A person who changes the layout of a run creates the same situation.
+    The same happens if somebody changes the layout of a run.
     """
     shutil.copytree(source.tracker().parent, case.tracker().parent)
     note_start(case.open_phase.training, train_step(case.open_phase.run, FULL))

@@ -52,12 +52,12 @@ def chosen_drills(names: Sequence[str]) -> list[str]:
 
 
 def summary(name: str) -> str:
-    """Return the one-line description of a drill."""
+    """Describe a drill in one line."""
     return (DRILLS[name].__doc__ or "").strip().partition("\n")[0]
 
 
 def _drill_named(word: str) -> str:
-    """Return the name of the drill that a word refers to.
+    """Return which drill, by name, a word refers to.
 
     Raise `ParamsError` with the nearest names if no drill matches.
     """
@@ -78,7 +78,7 @@ def _drill_named(word: str) -> str:
 
 
 def do_drills(names: Sequence[str], log: TextIO) -> Iterator[DrillVerdict]:
-    """Yield each drill's verdict as soon as it is available.
+    """Yield the verdict on each drill as soon as it is available.
 
     The training runs write their output to `log`.
     """
@@ -90,9 +90,9 @@ def do_drills(names: Sequence[str], log: TextIO) -> Iterator[DrillVerdict]:
 
 
 def do_attempts(names: Sequence[str], log: TextIO, *, again: bool) -> Iterator[DrillVerdict]:
-    """Yield the verdicts of all drills.
+    """Yield the verdicts on all drills.
 
-    If `again` is set, repeat each failed drill once, and also yield the verdict of the second
+    If `again` is set, repeat each failed drill once, and also yield the verdict on the second
     attempt.
     """
     failed = []

@@ -1,4 +1,4 @@
-"""Reports of drills: a line for each verdict, the score, and docs/measurements/drills.md."""
+"""Reports on drills: a line for each verdict, the score, and docs/measurements/drills.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ fault is named, and no process is left running. `runbook drill` runs them all, `
 one, `--json` lists what each drill checked, and `make drills` wrote this page. Job script,
 scheduler, restarts, checkpoints and trainer are the same as in every local run. Drill 16 also runs
 on a real Slurm of two nodes in the tests. **Nothing here ran on a GPU.** Measured values, with
-their usual range on an idle machine, never fail a drill. A drill that was retried has a row for
+their usual range on an idle machine, never fail a drill. A retried drill has a row for
 each attempt.
 
 Drill 20 compares goodput (productive step time / wall time) with the ideal for the same number of
@@ -49,7 +49,7 @@ def page_text(verdicts: Sequence[DrillVerdict], date: str, commit: str) -> str:
 
 
 def _table_row(verdict: DrillVerdict) -> str:
-    """Return the row of an attempt in the page's table."""
+    """Return the row for an attempt in the table on the page."""
     result = verdict.verdict
     if verdict.attempt > 1:
         result += " (second attempt)"
@@ -87,12 +87,12 @@ def score(verdicts: Sequence[DrillVerdict]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return text as a cell of a Markdown table."""
+    """Return text as a cell in a Markdown table."""
     return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _value_cell(value: object) -> str:
-    """Return a value as a cell of a Markdown table. None becomes an empty cell."""
+    """Return a value as a cell in a Markdown table. None becomes an empty cell."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "" if value is None else str(value)

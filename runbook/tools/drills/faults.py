@@ -39,7 +39,7 @@ from runbook.tools.drills.messages import DrillMessage
 
 VARIABLE = "RUNBOOK_FAULTS"
 ON_PURPOSE = f"a fault on purpose ({VARIABLE})"
-"""Message of the error that a fault of the kind `raise` raises."""
+"""Error message used by faults of the kind `raise`."""
 _KEYS = ("rank", "step", "job", "factor", "seconds", "bytes", "at", "number")
 _FLIP_KEYS = ("part", "layer", "bit", "element")
 
@@ -56,7 +56,7 @@ class Fault:
         return self.where.get(key, str(value)) == str(value)
 
     def number(self, key: str, otherwise: float) -> float:
-        """Return one of the fault's numeric values, or the default if the fault does not set it."""
+        """Return a numeric value set by the fault, or the default if the fault does not set it."""
         return float(self.where.get(key, otherwise))
 
 
@@ -103,7 +103,7 @@ class Faults:
         return loss
 
     def begin_computation(self, iteration: int, number: int) -> None:
-        """Apply the faults that hit a part of a step, in its first or repeated computation."""
+        """Apply the faults that hit part of a step, when it is computed first or again."""
         self._flips = [
             fault
             for fault in self._faults
@@ -115,7 +115,7 @@ class Faults:
     def flipped_bit(self, part: str, layer: int) -> tuple[int, int] | None:
         """Return the element and the bit to flip in a tensor.
 
-        In each computation of the gradients, a fault flips a single bit.
+        Each time gradients are computed, a fault flips a single bit.
         """
         for fault in self._flips:
             if fault.holds("part", part) and fault.holds("layer", layer):
@@ -125,7 +125,7 @@ class Faults:
         return None
 
     def save(self, boundary: str) -> None:
-        """Apply the faults at a boundary of a save."""
+        """Apply the faults at a boundary in a save."""
         self._saves += boundary == "begin"
         for fault in self._faults:
             is_here = fault.kind == "save" and fault.where.get("at") == boundary

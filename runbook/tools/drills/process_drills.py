@@ -34,7 +34,7 @@ SAVE_INTERVAL = 4
 
 
 def same_as_undisturbed(bench: Bench, case: DrillRun, *set_words: str) -> bool:
-    """Check that every loss equals that of an uninterrupted training run with the same parameters."""
+    """Check that every loss equals that in an uninterrupted run with the same parameters."""
     if set_words not in bench.references:
         calm = DrillRun(bench, f"calm-{len(bench.references)}", *set_words)
         assert calm.train() == "", "the undisturbed training failed"
@@ -51,7 +51,7 @@ def end_well(
     *set_words: str,
     most_lost: int = SAVE_INTERVAL,
 ) -> DrillEnding:
-    """Check the rules that apply to every training run that finishes."""
+    """Check the rules for training runs that finish."""
     ending.steps_lost = case.steps_lost()
     ending.final_loss_equal = same_as_undisturbed(bench, case, *set_words)
     ending.rule(not failure and case.done(), "the training finished", failure[:300])
@@ -246,7 +246,7 @@ def node_loss(bench: Bench) -> DrillEnding:
 
 
 def same_failure(bench: Bench) -> DrillEnding:
-    """Raise an error at the same step of two jobs, then at two different steps."""
+    """Raise an error at the same step in two jobs, then at two different steps."""
     ending = DrillEnding("an exception at step 6 of every job; then at steps 6 and 11")
     case = DrillRun(bench, "same-step")
     failure = case.train("raise:rank=0,step=6")
@@ -312,7 +312,7 @@ def rendezvous(bench: Bench) -> DrillEnding:
 def _start_ranks(
     case: DrillRun, ranks: Sequence[int], changes: Mapping[str, str]
 ) -> tuple[float, list[Finished]]:
-    """Start the given ranks of a pair by hand. Return their duration and output."""
+    """Start the given ranks in a pair by hand. Return their duration and output."""
     command = [
         str(case.bench.root / "python"),
         "-m",
@@ -380,7 +380,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def stale_lock(bench: Bench) -> DrillEnding:
-    """Take over the lock of a killed process, but not the lock of a running process."""
+    """Take over a lock held by a killed process, but not one held by a running process."""
     case = DrillRun(bench, "lock")
     ending = DrillEnding("a killed process leaves the run's lock; then a live process holds it")
     dead = _run_python(HOLD_AND_DIE, str(case.folder))
@@ -448,7 +448,7 @@ def kernel_restart(bench: Bench) -> DrillEnding:
 
 
 def vanished_outputs(bench: Bench) -> DrillEnding:
-    """Remove TensorBoard's folder, the log's reader and metrics.jsonl during the training."""
+    """Remove the TensorBoard folder, the log reader and metrics.jsonl during training."""
     case = DrillRun(bench, "vanish")
     ending = DrillEnding(
         "standard output unread, TensorBoard's folder and metrics.jsonl moved away at step 5"

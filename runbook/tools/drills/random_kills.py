@@ -40,24 +40,24 @@ STEPS = 1000
 SAVE_INTERVAL = 10
 BATCH = 4
 GOODPUT_BAND = (80.0, 105.0)
-"""Usual goodput in percent of the ideal.
+"""Usual goodput as a percentage of the ideal.
 
 On a machine with two cores, the values were 94 and 95 without other work, and 90 and 91 with other
 work.
 """
 CALM_STEPS = 60
-"""Number of steps without kills at the end, so that no kill comes too late."""
+"""How many steps at the end have no kills, so that no kill comes too late."""
 LONGEST_DELAY_SECONDS = 0.8
 """Longest delay between the step that a kill waits for and the kill itself.
 
-Because of the delay, a kill can hit any point of a step, of a save or of a start-up.
+Because of the delay, a kill can hit any point in a step, a save or a start-up.
 """
 STUCK_SECONDS = 120
 PLANNED_RESTARTS = "term:rank=0,step=12,job=04-training; " + "; ".join(
     f"term:rank=0,step={step},job=04-training-{number}"
     for number, step in enumerate((20, 28, 36, 44), 2)
 )
-"""Planned restarts of a training run without other faults, before the kills and again afterwards.
+"""Planned restarts in a training run without other faults, before the kills and again afterwards.
 
 A single restart takes between 0.5 and 1.2 s.
 """
@@ -65,7 +65,7 @@ A single restart takes between 0.5 and 1.2 s.
 
 @dataclass(frozen=True)
 class Kill:
-    """The kill of one process of a job, and the time of the kill."""
+    """Records which process in a job was killed, and when."""
 
     job: str
     victim: str
@@ -74,7 +74,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class PlannedKill:
-    """A kill that waits for a step of the training, and then for some seconds."""
+    """A kill that waits for a training step, and then for some seconds."""
 
     step: int
     delay_seconds: float
@@ -89,7 +89,7 @@ def plan_kills(seed: int, kills: int, steps: int) -> list[PlannedKill]:
 
 @dataclass
 class Killer:
-    """Kills a random process of the training run at each planned time."""
+    """Kills a random training process at each planned time."""
 
     case: DrillRun
     kills: int
@@ -145,7 +145,7 @@ class Killer:
         return self._newest()
 
     def _victims(self) -> list[tuple[str, psutil.Process]]:
-        """Return the running processes of the job: its script and its ranks."""
+        """Return the running processes in the job: its script and its ranks."""
         victims = []
         try:
             script = self.case.script()
@@ -232,7 +232,7 @@ def measure(
     steps: int,
     calm_runs: Sequence[DrillRun],
 ) -> None:
-    """Record detection times, and the goodput relative to the ideal for the same number of kills."""
+    """Record detection times, and goodput relative to the ideal for the same number of kills."""
     calm = [account_of(run) for run in calm_runs]
     case = killer.case
     delays = sorted(detections(killer.done, case.events("ended")))
@@ -322,7 +322,7 @@ def measure(
 
 
 class KillsAfterSteps:
-    """The drill's kills, for the simulation of `runbook drill --campaign`.
+    """The kills in the drill, as input to the `runbook drill --campaign` simulation.
 
     Each kill waits for a step, and then for a random delay.
     """
@@ -338,7 +338,7 @@ class KillsAfterSteps:
         first_step: int,
         training_from: float,
     ) -> tuple[float, FaultKind]:
-        """Return the time of the next kill, for an attempt that starts at `held_seconds`."""
+        """Return when the next kill happens, for an attempt that starts at `held_seconds`."""
         if not self._waiting:
             return math.inf, SOFTWARE
         kill = self._waiting.pop(0)
@@ -358,9 +358,9 @@ class KillsAfterSteps:
 
 
 OTHER_DRAWS = 21
-"""Number of simulations with kills other than the drill's.
+"""Number of simulations to run with other kills than in the drill.
 
-The simulations show how strongly goodput depends on the times of the kills.
+The simulations show how strongly goodput depends on when the kills happen.
 """
 
 
@@ -378,7 +378,7 @@ SIMULATED_PARTS = (
 def campaign_parts(
     costs: Costs, calm: WallTime, trainings: Sequence[Sequence[Step]]
 ) -> CampaignParts:
-    """Return the simulation's inputs, taken only from records of training runs without faults."""
+    """Return input for the simulation, taken only from records about training without faults."""
     pauses = pauses_between_steps(trainings)
     return CampaignParts(
         step=calm.parts["productive"] / calm.steps,
@@ -394,15 +394,15 @@ def campaign_parts(
 
 @dataclass(frozen=True)
 class Pauses:
-    """Mean seconds from the end of a step to the beginning of the next step in the same job."""
+    """Mean seconds between the end of a step and the next step in the same job."""
 
     between_steps: float
     behind_save: float
-    """Mean seconds from the end of a step with a save to the beginning of the next step."""
+    """Mean seconds between the end of a step with a save and the next step."""
 
 
 def pauses_between_steps(trainings: Sequence[Sequence[Step]]) -> Pauses:
-    """Return the pauses in the steps of training runs.
+    """Return the pauses between steps in training runs.
 
     >>> steps = [Step(number, 1.0, time=moment) for number, moment in ((9, 1.0), (10, 2.5), (11, 4.0))]
     >>> pauses_between_steps([steps])
@@ -428,16 +428,16 @@ def pauses_between_steps(trainings: Sequence[Sequence[Step]]) -> Pauses:
 def simulated_campaign(
     kills: Sequence[PlannedKill], parts: CampaignParts, noticed: float, steps: int
 ) -> Account:
-    """Return the campaign of this many steps with these kills.
+    """Return a campaign over this many steps with these kills.
 
-    `noticed` is the mean number of seconds from a kill to its detection.
+    `noticed` is how many seconds it took on average to notice a kill.
     """
     policy = Policy(detection={SOFTWARE.name: noticed})
     return simulate(parts, policy, math.inf, KillsAfterSteps(parts, kills), steps=steps)
 
 
 def account_of(case: DrillRun) -> WallTime:
-    """Return the account of a run's wall time."""
+    """Return how wall time was spent in a run."""
     log = case.open_phase.phase_plan.log
     events = read_events(case.folder / log.events, case.open_phase.phase)
     account = account_wall_time(read_metrics(case.folder / log.metrics), (), events)
@@ -446,14 +446,14 @@ def account_of(case: DrillRun) -> WallTime:
 
 
 def steps_of(case: DrillRun) -> list[Step]:
-    """Return every step of every job of a run, in order."""
+    """Return every step in every job, in order."""
     history = read_metrics(case.folder / case.open_phase.phase_plan.log.metrics)
     steps = [*history.steps, *history.repeated]
     return sorted(steps, key=lambda step: (step.segment, step.iteration))
 
 
 def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
-    """Return the first error in the order of samples over the steps that count, or ''.
+    """Return the first error in the sample order over the steps that count, or ''.
 
     A job continues from a checkpoint. The steps that it repeats replace the earlier ones, and new
     steps follow without a gap.
@@ -481,10 +481,10 @@ def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
 
 @dataclass(frozen=True)
 class Costs:
-    """The minimum cost of the kills, as explained in docs/measurements/drills.md."""
+    """What the kills cost at least, as explained in docs/measurements/drills.md."""
 
     restart_seconds: float
-    """Seconds from the end of a job to the first step of the next job.
+    """Seconds between the end of a job and the first step in the next job.
 
     The value is the mean over planned stops in training runs without faults.
     """
@@ -499,11 +499,11 @@ class Costs:
     start_seconds_lost: float
 
     def goodput(self, account: WallTime, steps: int) -> float:
-        """Return the goodput of a run that has the same number of kills but wastes no time.
+        """Return the goodput for a run that has as many kills but wastes no time.
 
         The goodput is productive time / (productive time + restarts + half a save interval for each
-        + lost starts + saves). Detecting a failure is assumed to take no time. A failure before a
-        job's first step costs the part of the start-up that had been completed.
+        + lost starts + saves). Detecting a failure is assumed to take no time. A failure before the
+        first step in a job costs that part of the start-up which was completed.
         """
         productive = account.parts["productive"]
         half_interval = productive / steps * SAVE_INTERVAL / 2
@@ -536,6 +536,6 @@ def costs_of(calm: Sequence[WallTime], kills: Sequence[Kill], case: DrillRun) ->
 
 
 def detections(kills: Sequence[Kill], ended: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return the seconds from each kill to the detection of the job's end."""
+    """Return how many seconds after each kill it was noticed that the job had ended."""
     known_at = {event["job"]: float(event.get("at") or event["time"]) for event in ended}
     return [max(0.0, known_at[kill.job] - kill.at) for kill in kills if kill.job in known_at]

@@ -1,4 +1,4 @@
-"""Scores a run's weights in tasks of lm-evaluation-harness.
+"""Scores the weights from a run on tasks from lm-evaluation-harness.
 
 The command is `runbook evaluate RUN --tasks A,B`, which needs the extra `evaluation`.
 """

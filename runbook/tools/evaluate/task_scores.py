@@ -1,4 +1,4 @@
-"""Scores of a run in tasks of lm-evaluation-harness.
+"""Scores a run on tasks from lm-evaluation-harness.
 
 Scores are computed for the newest checkpoint or the exported folder.
 """
@@ -90,16 +90,16 @@ GPT3 = (
     *_ARITHMETIC,
     *_WORD_PUZZLES,
 )
-"""The tasks of GPT-3's paper (arXiv:2005.14165) that the harness has.
+"""Tasks used in the GPT-3 paper (arXiv:2005.14165) that the harness has.
 
 The harness lacks QuAC and the SAT analogies.
 """
 OURS = "evaluation/harness.jsonl"
 EXPORTED = "evaluation/harness-exported.jsonl"
 SAME = ("training", "harness", "limit", "shots")
-"""Keys that are equal in two scores of the same weights."""
+"""Keys that are equal in two scores for the same weights."""
 BATCH = 8
-"""Number of texts per batch in which `transformers` computes the scores."""
+"""Batch size used when `transformers` computes the scores."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,9 @@ class Wish:
     tasks: tuple[str, ...]
     # Folder with additional task files
     folder: Path | None = None
-    # Number of samples of each task
+    # Number of samples for each task
     limit: int | None = None
-    # Number of solved examples before each sample, or None for the task's own number
+    # Number of solved examples before each sample, or None to let the task decide
     shots: int | None = None
     # Hugging Face folder to use instead of the checkpoint
     exported: Path | None = None
@@ -181,7 +181,7 @@ def _new_rows(
     spec: PhasePlan,
     about: Row,
 ) -> list[Row]:
-    """Score tasks with the trainer's model, or with the exported folder if `model` is None."""
+    """Score tasks with the model in the trainer, or with the exported folder if `model` is None."""
     device = "cpu" if spec.device == "cpu" else "cuda"
     if model is None:
         answers = run_tasks(
@@ -205,7 +205,7 @@ def _new_rows(
 
 
 def _rows_of_training(path: Path, about: Row) -> list[Row]:
-    """Return the scores in a file that were computed for the same weights."""
+    """Return the scores in a file computed for the same weights."""
     rows = read_lines(path) if path.exists() else []
     return [row for row in rows if row.get("training") == about["training"]]
 
@@ -231,7 +231,7 @@ def _unscored(
 
 
 def _without_identity(row: Row) -> Row:
-    """Return a score without the keys that identify its weights."""
+    """Return a score without the keys used to identify its weights."""
     return {key: value for key, value in row.items() if key not in SAME}
 
 
@@ -242,7 +242,7 @@ def run_tasks(
     request: Wish,
     device: str = "cpu",
 ) -> Mapping[str, Any]:
-    """Return the harness's answers by task.
+    """Return the answers from the harness by task.
 
     The answers are `results`, `n-shot`, `n-samples`, `versions` and `samples`.
     """
@@ -266,7 +266,7 @@ def run_tasks(
 def list_tasks(names: Sequence[str], folder: Path | None) -> Table:
     """Return the tasks, the data that each task reads, and whether the data is cached.
 
-    Without names, these are the tasks of GPT-3's paper.
+    Without names, these are the tasks in the GPT-3 paper.
     """
     manager = _task_manager(folder)
     rows: list[Row] = []
@@ -288,7 +288,7 @@ def _task_manager(folder: Path | None) -> TaskManager:
 
 
 def _known_names(manager: TaskManager, task_words: Sequence[str]) -> list[str]:
-    """Return the names of the tasks, each once. `gpt3` means the tasks of GPT-3's paper.
+    """Return the task names, each once. `gpt3` means the tasks in the GPT-3 paper.
 
     Raise `ParamsError` for a task that the harness lacks, with the nearest names.
     """
@@ -310,9 +310,9 @@ def _known_names(manager: TaskManager, task_words: Sequence[str]) -> list[str]:
 
 
 def _data_of(manager: TaskManager, name: str) -> tuple[str, str]:
-    """Return a task's dataset, and the part of the dataset that the task reads.
+    """Return the dataset for a task, and which part of it the task reads.
 
-    For a group of tasks, return the file that defines it.
+    For a task group, return the file that defines it.
     """
     entry = manager.task_index[name]
     content = entry.cfg or {}
@@ -334,7 +334,7 @@ def _is_cached(data: str) -> bool:
 
 
 def _require_data(manager: TaskManager, names: Sequence[str]) -> None:
-    """Raise `DataError` if a task's data is missing and cannot be fetched.
+    """Raise `DataError` if data for a task is missing and cannot be fetched.
 
     The error names everything that is missing.
     """
@@ -365,7 +365,7 @@ def _require_data(manager: TaskManager, names: Sequence[str]) -> None:
 
 
 def _rows(answers: Mapping[str, Any], about: Row, suffix: str) -> Iterator[Row]:
-    """Yield a row for each measure of each task."""
+    """Yield a row for each measure in each task."""
     for task, measures in answers["results"].items():
         shots = answers["n-shot"].get(task, 0)
         labels = [task, counted(shots, "shot")]
@@ -380,7 +380,7 @@ def _rows(answers: Mapping[str, Any], about: Row, suffix: str) -> Iterator[Row]:
             yield {
                 "what": ", ".join(labels),
                 "measure": name if aggregation == "none" else f"{name} ({aggregation})",
-                # `n-samples` lacks entries for groups of tasks
+                # `n-samples` lacks entries for task groups
                 "samples": measures.get("sample_len"),
                 "before": None,
                 "after": value,

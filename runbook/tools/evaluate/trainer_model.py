@@ -23,21 +23,21 @@ from runbook.tokens.tokenizer import load_tokenizer
 from runbook.tools.evaluate.messages import EvaluationMessage
 
 PORTION = 4096
-"""Number of texts scored per start of the trainer.
+"""Number of texts to score each time the trainer is started.
 
 Progress is reported after each start.
 """
 PROMPTS = 64
-"""Number of texts generated per start of the trainer."""
+"""Number of texts to generate each time the trainer is started."""
 MAX_NEW_TOKENS = 256
 """Limit on new tokens for a task that does not set one.
 
-The harness's own `hf` model uses the same limit.
+The `hf` model in the harness uses the same limit.
 """
 
 
 class TrainerModel(TemplateLM):  # type: ignore[misc]
-    """The newest complete checkpoint of a run, evaluated in float32 with its training layout."""
+    """The newest complete checkpoint, evaluated in float32 with its training layout."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
         # with an exported folder.
         self._tokenizer = load_tokenizer(tokenizer, special_tokens=True)
         self.iteration = 0
-        """Iteration of the checkpoint, once the trainer has answered."""
+        """Checkpoint iteration, once the trainer has answered."""
 
     @property
     def eot_token_id(self) -> int:
@@ -68,7 +68,7 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
         add_special_tokens: bool | None = None,
         **others: Any,
     ) -> list[int]:
-        """Return the token ids of a text, without special tokens added."""
+        """Return the token ids for a text, with no special tokens added."""
         return list(self._tokenizer.encode(string))
 
     def _loglikelihood_tokens(
@@ -81,7 +81,7 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
     def loglikelihood_rolling(
         self, requests: Sequence[Any], disable_tqdm: bool = False
     ) -> list[float]:
-        """Return the log-likelihoods of whole texts, cut into windows that do not overlap."""
+        """Return log-likelihoods for whole texts, cut into windows that do not overlap."""
         length = self._spec.model.shape.positions
         windows_by_text = []
         for request in requests:
@@ -179,7 +179,7 @@ def _portions(work: Sequence[Any], size: int, title: str) -> Iterator[Sequence[A
 
 
 def _alike(generations: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], list[int]]]:
-    """Return each distinct set of options once, with the indices of the requests that use it."""
+    """Return each distinct set of options once, with the indices of requests that use it."""
     groups: dict[str, tuple[dict[str, Any], list[int]]] = {}
     for number, generation in enumerate(generations):
         groups.setdefault(repr(generation), (generation, []))[1].append(number)

@@ -1,1 +1,1 @@
-"""Exports of training logs: `runbook logs --to`."""
+"""Exports training logs: `runbook logs --to`."""

@@ -32,7 +32,7 @@ from runbook.tools.logs.messages import ExportMessage
 _VALUES = attrgetter(*KEYS)
 _STRICT_JSON = json.JSONEncoder(allow_nan=False)
 BATCH = 100
-"""Number of records that are encoded as JSON at a time."""
+"""Number of records to encode as JSON at a time."""
 _EVALUATION_KEYS = ("iteration", "loss", "perplexity", "name")
 
 
@@ -55,7 +55,7 @@ def write_json(log: ParsedLog, stream: IO[str]) -> None:
 
 
 def _json_row(log: ParsedLog, record: Record) -> dict[str, object]:
-    """Return the values of a record, including its position in the files."""
+    """Return the values in a record, including its position in the files."""
     row: dict[str, object] = dict(zip(KEYS, _VALUES(record), strict=True))
     row["source"] = log.source(record)
     return row
@@ -132,7 +132,7 @@ NUMBERS = {
     "tokens_per_second": COLUMNS["tokens_per_second"],
     "tflops": COLUMNS["tflops_per_device"],
 }
-"""The fields of a record that are exported as curves, and the curves' names with units."""
+"""Record fields to export as curves, with the curve names and units."""
 INTEGERS = ("iteration", "skipped", "nan", "segment")
 
 
@@ -172,7 +172,7 @@ def _write_parquet(log: ParsedLog, stream: IO[bytes]) -> None:
 
 
 class Point(NamedTuple):
-    """The metrics of a step, in the form that a tracker accepts."""
+    """Metrics for a step, in the form that a tracker accepts."""
 
     iteration: int
     time: float
@@ -181,9 +181,9 @@ class Point(NamedTuple):
 
 
 def points(log: ParsedLog) -> Iterator[Point]:
-    """Yield the metrics of each record, and each evaluation, at the last step before it.
+    """Yield the metrics in each record, and each evaluation, at the last step before it.
 
-    A record's time is computed backwards from the end of the log with the logged step times.
+    The time of a record is computed backwards from the end of the log, using the logged step times.
     """
     evaluations: dict[int, dict[str, float]] = {}
     for evaluation in log.validation:
@@ -207,7 +207,7 @@ def points(log: ParsedLog) -> Iterator[Point]:
 
 
 def _end_time(log: ParsedLog) -> float:
-    """Return the time when the newest file of a log was written."""
+    """Return when the newest file in a log was written."""
     ends = []
     for file in log.files:
         if Path(file).is_file():
@@ -219,7 +219,7 @@ def _end_time(log: ParsedLog) -> float:
 def _to_tensorboard(log: ParsedLog, folder: str, name: str) -> None:
     """Write files to a folder that `tensorboard --logdir` reads.
 
-    TensorBoard's files need the train extra (tensorboard), not torch.
+    TensorBoard files need the train extra (tensorboard), not torch.
     """
     from tensorboard.summary import Writer
 
@@ -239,7 +239,7 @@ def _to_tensorboard(log: ParsedLog, folder: str, name: str) -> None:
 def _to_mlflow(log: ParsedLog, uri: str, name: str) -> None:
     """Write a run to the experiment `gpt3-runbook` at a tracking URI.
 
-    The URI is a server's address or a database, such as sqlite:///runs.db.
+    The URI is a server address or a database, such as sqlite:///runs.db.
     """
     import mlflow
     from mlflow.entities import Metric, Param
@@ -258,7 +258,7 @@ def _to_mlflow(log: ParsedLog, uri: str, name: str) -> None:
 
 
 def _to_trackio(log: ParsedLog, project: str, name: str) -> None:
-    """Write a run to a project in trackio's local database."""
+    """Write a run to a project in the local trackio database."""
     import trackio
 
     trackio.init(
@@ -305,7 +305,7 @@ def export(log: ParsedLog, target: str, *, name: str) -> str:
 
 
 def write_mllog(spec: PhasePlan, target: Path) -> str:
-    """Write a run's training as `:::MLLOG` lines for the checker of mlperf-logging.
+    """Write training as `:::MLLOG` lines for the checker in mlperf-logging.
 
     Return a description of the output. The file is a record, not a submission: its division is
     `open`, and it names no organization.
@@ -323,7 +323,7 @@ def write_mllog(spec: PhasePlan, target: Path) -> str:
 
 
 def _values(spec: PhasePlan) -> dict[str, object]:
-    """Return the values that are logged once, before the first step."""
+    """Return the values logged once, before the first step."""
     batch = spec.batch
     rate = spec.learning_rate
     adam = spec.optimizer
@@ -362,7 +362,7 @@ def _values(spec: PhasePlan) -> dict[str, object]:
 
 
 _EVENT_TYPES = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
-"""MLPerf's event types, by the last word of a key. Other keys are of type POINT_IN_TIME."""
+"""Event types in MLPerf, by the last word in a key. Other keys have type POINT_IN_TIME."""
 
 
 def _entry(
@@ -371,7 +371,7 @@ def _entry(
     value: object = None,
     **where: object,
 ) -> dict[str, object]:
-    """Return an entry of an MLPerf log."""
+    """Return an entry for an MLPerf log."""
     last_word = key.rpartition("_")[2]
     return {
         "namespace": "",
@@ -391,7 +391,7 @@ def _entries(
 ) -> Iterator[dict[str, object]]:
     """Yield the entries in order.
 
-    A block is the part of a training run between two evaluations.
+    A block is training between two evaluations.
     """
     begin = steps[0].time - steps[0].seconds
     end = steps[-1].time
@@ -401,7 +401,7 @@ def _entries(
         yield _entry(key, init, value)
     yield _entry("init_stop", begin)
     yield _entry("run_start", begin)
-    # MLPerf's GPT-3 benchmark counts epochs in samples
+    # The GPT-3 benchmark in MLPerf counts epochs in samples
     where = {"epoch_num": 0, "samples_count": 0}
     yield _entry("block_start", begin, **where)
     for step in steps:

@@ -1,4 +1,4 @@
-"""Summary of a log for a terminal: its format, its range, alarms and failures."""
+"""Summarizes a log for a terminal: format, range, alarms and failures."""
 
 import statistics
 from collections import Counter
@@ -16,7 +16,7 @@ from runbook.tools.logs.messages import SummaryMessage
 def summary(log: ParsedLog) -> str:
     """Describe a log in a few lines.
 
-    The lines state the log's format, its range, losses, step time, alarms, notes and failures.
+    The lines state format, range, losses, step time, alarms, notes and failures.
     """
     segments = f"{log.segments} segment{'s' * (log.segments != 1)}"
     lines = [
@@ -59,7 +59,7 @@ def summary(log: ParsedLog) -> str:
 
 
 def _record_lines(log: ParsedLog) -> Iterator[str]:
-    """Yield the lines about the iterations of a log with at least one iteration."""
+    """Yield the lines about iterations in a log that has at least one."""
     yield f"  iterations {log.records[0].iteration} to {log.records[-1].iteration}"
     with_loss = [record for record in log.records if record.loss is not None]
     if with_loss:
@@ -83,7 +83,7 @@ def _speed_lines(log: ParsedLog) -> Iterator[str]:
     tflops = []
     convention: str | None = ""
     for record in log.records:
-        # If all steps of a record were skipped, its step time is not meaningful.
+        # If all steps in a record were skipped, its step time is not meaningful.
         if record.seconds and "all_skipped" not in record.states:
             step_seconds.append(record.seconds)
         if record.tflops is not None:
@@ -107,7 +107,7 @@ _LABELS = {
 
 
 def failure_lines(failure: Failure, *, is_cause: bool) -> Iterator[str]:
-    """Yield the readable lines of a failure: the kind, the log line that shows it, and the remedy."""
+    """Yield readable lines about a failure: the kind, the log line that shows it, and the remedy."""
     label = "CAUSE" if is_cause else _LABELS[failure.level]
     if failure.overcome:
         label = "OVERCOME"
@@ -142,7 +142,7 @@ def _headline(failure: Failure, label: str) -> str:
 
 
 def _place(where: Failure | FirstError) -> str:
-    """Return text with the rank and the host of a failure, if the log line names them."""
+    """Return the rank and host of a failure as text, if the log line names them."""
     rank = "" if where.rank is None else f", rank {where.rank}"
     host = f" on {where.host}" if where.host else ""
     return f"{rank}{host}"

@@ -13,7 +13,7 @@ class ExportMessage(Message):
 
 
 class SummaryMessage(Message):
-    """Lines of the summary of a log."""
+    """Lines in the summary of a log."""
 
     RECORDS = "{format}: {num_records} records in {segments}, {unread_lines} lines not read"
     STATE = "{count} x {state}"

@@ -15,7 +15,7 @@ from runbook.records.pages.runs_index import write_runs_index
 from runbook.tools.publish.messages import PublishMessage
 
 MARKER = "published.json"
-"""The file that lists the runs written by publish.
+"""File used to list the runs written by publish.
 
 All other files in the folder (such as .git) are left unchanged.
 """
@@ -34,7 +34,7 @@ COPIED = (
     "records/*.json",
     "records/*.ipynb",
 )
-"""The files that a run's pages are generated from.
+"""Files from which the pages for a run are generated.
 
 Job scripts and logs are not copied, because they name machines and people.
 """
@@ -47,13 +47,13 @@ pinned: false
 
 Training runs of gpt3-runbook. Open `index.html`; it needs no server and no network.
 """
-"""The site's README.
+"""The README on the site.
 
 Its front matter is for a static Space on Hugging Face; other web servers ignore the file.
 """
 
 CopyRun = Callable[[Path, Path], str]
-"""Function that writes a run's copy below a folder, and returns the name of the copy's folder."""
+"""Function that writes a copy of a run below a folder, and returns the name of the new folder."""
 
 
 def publish(run_folders: Sequence[Path], site: Path, copy_run: CopyRun) -> Path:
@@ -78,7 +78,7 @@ def publish(run_folders: Sequence[Path], site: Path, copy_run: CopyRun) -> Path:
 
 
 def _replace(site: Path, part: Path) -> None:
-    """Replace the files of an earlier publish with the new ones. An existing README is kept."""
+    """Replace files from an earlier publish with the new ones. An existing README is kept."""
     site.mkdir(parents=True, exist_ok=True)
     for name in (*_published_runs(site), *PAGES):
         old = site / name
@@ -108,7 +108,7 @@ def _published_runs(site: Path) -> list[str]:
 
 
 def copy_whole_run(folder: Path, site: Path) -> str:
-    """Copy the sources of a run's pages, and generate the pages from the copy."""
+    """Copy the sources for the pages about a run, and generate the pages from the copy."""
     copy = site / folder.name
     for pattern in COPIED:
         for path in folder.glob(pattern):

@@ -49,7 +49,7 @@ PUBLIC_HOSTS = frozenset(
         "example.net",  # RFC 2606 reserves these names, so no machine has them
     }
 )
-"""Well-known hosts, whose addresses reveal nothing about the author of a text."""
+"""Well-known hosts. Their addresses reveal nothing about who wrote a text."""
 
 CODE_HOSTS = frozenset(
     {
@@ -103,7 +103,7 @@ PUBLIC_OWNERS = frozenset(
         "roneneldan",
     }
 )
-"""Owners on public code hosts who provide the code of our documents, sites and datasets."""
+"""Owners on public code hosts with code used in our documents, sites and datasets."""
 
 _ADDRESS = re.compile(
     r"(?<![\w+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<slashes>//)"
@@ -117,7 +117,7 @@ _OWN_SCHEMES = frozenset({"file", "data"})
 def redact_addresses(text: str) -> str:
     """Return a text with addresses and hosts redacted, except for public pages.
 
-    The function redacts `scheme://...`, ssh's `user@host:path`, registries, and hosts with a
+    The function redacts `scheme://...`, `user@host:path` as in ssh, registries, and hosts with a
     domain.
 
     >>> redact_addresses("tcp://head:29400, https://arxiv.org/abs/2005.14165, git@git.acme.io:ml/gpt.git")
@@ -133,7 +133,7 @@ def redact_addresses(text: str) -> str:
 def _is_public(host: str, path: str | None) -> bool:
     """Return whether an address reveals nothing.
 
-    A public page, and the code of a public owner, reveal nothing.
+    A public page, and code from a public owner, reveal nothing.
     """
     if host in PUBLIC_HOSTS:
         return True
@@ -176,7 +176,7 @@ _WITH_THREE_PARTS = (
 _DOMAIN = re.compile(
     r"(?<![\w.@/%$\\-])(?P<host>(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)"
     rf"(?:(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)*(?:{_GENERIC_ENDINGS})"
-    # Names of keys, modules and files may end in the same way (container.home, x.in), so such
+    # Key, module and file names may end in the same way (container.home, x.in), so such
     # domains need three parts.
     rf"|(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)+(?:{_WITH_THREE_PARTS})))"
     r"(?![\w-]|\.\w|\()(?P<rest>:\d+)?(?P<path>/[\w.@+%=~:/-]*)?",
@@ -187,8 +187,7 @@ _DOMAIN = re.compile(
 def _domain(match: re.Match[str]) -> str:
     """Return `[host]` for a host with a domain.
 
-    A host followed by a port or a path is treated as an address, for example that of a container
-    image.
+    A host followed by a port or a path is treated as an address, for example of a container image.
     """
     if _is_public(match["host"].lower(), match["path"]):
         return match[0]
@@ -222,7 +221,7 @@ _ARN = re.compile(r"\barn:aws[\w-]*:[\w-]*:[\w-]*:\d*:[\w+=,.@:/*-]+")
 def redact_numbers(text: str) -> str:
     """Return a text without numbers that identify machines.
 
-    These are IP, MAC and InfiniBand addresses, UUIDs, and Amazon's resource names.
+    These are IP, MAC and InfiniBand addresses, UUIDs, and Amazon resource names.
 
     >>> redact_numbers("10.0.0.7 fe80::1ff:fe23:4567:890a 00:1A:2b:3c:4d:5e at 12:30:59")
     '[address] [address] [address] at 12:30:59'

@@ -66,7 +66,7 @@ PRIVATE_KEYS = {
 }
 """Keys in run.yaml, plan.json, job files and events whose values are sensitive words."""
 LARGEST_LIST = 4096
-"""Size of the largest range of hosts that is expanded to search for all hosts in it."""
+"""Largest host range expanded to search for all hosts in it."""
 JSON_LINES_FILES = (
     "metrics.jsonl",
     "rank_times.jsonl",
@@ -127,9 +127,9 @@ def copy_redacted(folder: Path, site: Path) -> str:
 
 
 def _write_help(out: Path) -> None:
-    """Write the page of known failures to the copy, and point the copy's links to it.
+    """Write the page about known failures to the copy, and point links in the copy to it.
 
-    A run's pages link to a page that all runs share, in the folder above the run. The folder that
+    Pages for a run link to a page that all runs share, in the folder above the run. The folder that
     contains the copy has no such page.
     """
     page_parts.write_help(out)
@@ -142,7 +142,7 @@ def _write_help(out: Path) -> None:
 
 
 def private_words(folder: Path) -> dict[str, str]:
-    """Return the words in the run's files and in this process that identify a person or place.
+    """Return the words in run files and in this process that identify a person or place.
 
     Each word has a kind: user, host, account, bucket or path.
     """
@@ -168,7 +168,7 @@ _MOST_BYTES = 8 * 2**20
 
 
 def _of_this_process(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the words that identify this process's user and machine, and the run folder."""
+    """Yield the words that identify the current user and machine, and the run folder."""
     homes = [Path.home()]
     # In some containers, the account has no name. This raises KeyError, or OSError since Python
     # 3.13.
@@ -198,7 +198,7 @@ def _of_this_process(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _note_private(kinds: dict[str, str], key: str, value: Any) -> None:
-    """Add to `kinds` the words in a key's value that identify a person or place."""
+    """Add to `kinds` the words that identify a person or place in the value for a key."""
     if not isinstance(value, str) or not value or value in _PUBLIC_WORDS:
         return
     if " " in value and WHOLE_PATH.fullmatch(value):
@@ -276,7 +276,7 @@ def _read_content(path: Path) -> Any:
 
 
 def _redacted_file(redactor: Redactor, path: Path) -> str:
-    """Return the redacted text of a file."""
+    """Redact the text in a file."""
     if path.suffix == ".json":
         content = redactor.value(json.loads(path.read_text()))
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
@@ -294,7 +294,7 @@ def _write_record(
     copy: Path,
     phase: str,
 ) -> None:
-    """Write a phase's redacted record, and its notebook and page if it has a notebook."""
+    """Write the redacted record for a phase, and the notebook and page if there are any."""
     record = folder / "records" / f"{phase}.json"
     notebook = folder / "records" / f"{phase}.ipynb"
     if not record.exists():

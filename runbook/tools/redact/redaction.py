@@ -26,12 +26,12 @@ DATA_ADDRESS = re.compile(
 )
 PNG = b"\x89PNG\r\n\x1a\n"
 _WORDS = frozenset({b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"tIME"})
-"""Chunks of a PNG that are invisible, such as titles, programs, places and times."""
+"""Invisible chunks in a PNG, such as titles, programs, places and times."""
 _TEXTUAL = re.compile(r"text/|.*(?:svg|xml|json|javascript|latex|markdown)")
 
 
 def keep_pictures(data: dict[str, Any], value: Callable[[Any], Any], markup: Redact) -> None:
-    """Redact the text, HTML and SVG of an output in place.
+    """Redact the text, HTML and SVG in an output in place.
 
     Remove invisible text from a PNG. Remove other formats completely, because an unreadable format
     could contain anything.
@@ -73,7 +73,7 @@ def is_markup(kind: str) -> bool:
 def plain_png(content: bytes) -> bytes:
     """Return the same picture without the chunks that contain words. Only a PNG is changed.
 
-    Pillow is not used, because it would encode the picture again, and would keep only one frame of
+    Pillow is not used, because it would encode the picture again, and would keep only one frame in
     an animation.
     """
     if not content.startswith(PNG):
@@ -145,7 +145,7 @@ NAMED_HOST = re.compile(
     r"|(?P<bracket>\[[A-Za-z][\w.-]*\]:\d{2,5})\b"
     r"|(?<![\w./:-])(?P<port>(?:localhost|[A-Za-z][\w-]*\d):\d{4,5})(?![\w:.])"
 )
-"""A name that the text marks as a host's, or that contains a digit and is followed by a port."""
+"""A name marked as a host in the text, or one that contains a digit and is followed by a port."""
 _NOT_A_HOST = frozenset({"localhost", "is", "and", "or", "the", "not", "of", "for", "env", "auto"})
 # Host names on SGI and HPE ICE, which state rack, unit and node
 LIKE_A_HOST = re.compile(
@@ -233,7 +233,7 @@ ORDINARY = frozenset(
 
 
 class Redactor:
-    """Removes the sensitive words of a run from texts, markup and JSON values."""
+    """Removes sensitive words about a run from texts, markup and JSON values."""
 
     def __init__(self, replacements: Mapping[str, str]) -> None:
         telling = {}
@@ -256,7 +256,7 @@ class Redactor:
         self._short = _any_of(self._short_kinds, r"(?<![^\W_])(?<!</)(?<!<)", r"(?![^\W_])")
 
     def text(self, text: str) -> str:
-        """Return the text with readable placeholders in place of the known words.
+        """Replace known words in the text by readable placeholders.
 
         >>> Redactor({"mmuster": "user"}).text("mmuster wrote /scratch/p1/run and s3://bkt/x, 3 tokens/s")
         '[user] wrote [path] and [bucket], 3 tokens/s'
@@ -297,7 +297,7 @@ class Redactor:
         return redact_numbers(NAMED_HOST.sub(_named_host, text))
 
     def value(self, value: Any) -> Any:
-        """Return a JSON value with all its texts redacted, including the names of keys."""
+        """Redact all texts in a JSON value, including key names, and return the new value."""
         if isinstance(value, str):
             if WHOLE_PATH.fullmatch(value):
                 return "[path]"
@@ -362,7 +362,7 @@ def _any_of(
     after: str,
     flags: int = 0,
 ) -> re.Pattern[str]:
-    """Compile a pattern that matches any of the words, trying the longest first.
+    """Compile a pattern to match any of the words, trying the longest first.
 
     Without any words, the pattern never matches.
     """

@@ -1,4 +1,4 @@
-"""`runbook replay`: train one step of a run again on any machine, and explain any difference.
+"""`runbook replay`: train a step again on any machine, and explain any difference.
 
 The cause may be the data, the program or the machine.
 """

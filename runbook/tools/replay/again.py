@@ -1,4 +1,4 @@
-"""Trains a step of a run again, in a separate folder."""
+"""Trains a step from a run again, in a separate folder."""
 
 import json
 import shutil
@@ -25,29 +25,29 @@ LOG_FILES = ("metrics", "validation", "samples", "events", "tensorboard")
 
 @dataclass(frozen=True)
 class ReplayJob:
-    """A step of a run to train again."""
+    """A step to train again."""
 
     run: Path
     phase: PhasePlan
     step: int
     begin: int
-    """Iteration of the checkpoint that the replay starts from, or 0 for the initial weights."""
+    """Iteration of the checkpoint to start the replay from, or 0 for the initial weights."""
 
     @property
     def folder(self) -> Path:
-        """Return the folder for the replay's files, which keeps the run itself unchanged."""
+        """Return the folder for replay files, so that the run itself stays unchanged."""
         return self.run / "replay" / f"step-{self.step}"
 
     @property
     def training_mark(self) -> Path:
-        """Return the path to the file that identifies the replayed training."""
+        """Return the path to the file used to identify the replayed training."""
         return self.folder / "training"
 
     @property
     def is_done(self) -> bool:
-        """Return whether this step of this training run has already been replayed.
+        """Return whether this step in this training run has already been replayed.
 
-        Replays of another phase or of an earlier run are ignored.
+        Replays for another phase or an earlier run are ignored.
         """
         try:
             training = self.training_mark.read_text(encoding="utf-8")
@@ -63,7 +63,7 @@ class ReplayJob:
         return f"{self.phase.phase} {self.phase.fingerprint}"
 
     def command(self, processes: int, *, launcher: bool) -> list[str]:
-        """Return the command that trains the step.
+        """Return the command to train the step.
 
         If there is no launcher, the command starts a single rank.
         """
@@ -77,7 +77,7 @@ class ReplayJob:
 
 
 def replay_job(run: Path, phase_name: str, step: int) -> ReplayJob:
-    """Return the replay of a step, which starts from the nearest checkpoint before it.
+    """Return the replay for a step, starting from the nearest checkpoint before it.
 
     Raise ParamsError if the run has no such step to compare with.
     """
@@ -98,7 +98,7 @@ def replay_job(run: Path, phase_name: str, step: int) -> ReplayJob:
 
 
 def prepare(job: ReplayJob) -> None:
-    """Write the folder of a replay, with an adapted plan and a link to the checkpoint."""
+    """Write the folder for a replay, with an adapted plan and a link to the checkpoint."""
     shutil.rmtree(job.folder, ignore_errors=True)
     checkpoints = job.folder / "checkpoints"
     checkpoints.mkdir(parents=True)
@@ -131,7 +131,7 @@ def prepare(job: ReplayJob) -> None:
 
 
 def train_again(job: ReplayJob, say: Callable[[str], None]) -> None:
-    """Train the step on this machine, with one process per rank of the run."""
+    """Train the step on this machine, with one process per rank in the run."""
     ranks = job.phase.parallel.world_size
     threads = _recorded_threads(job)
     # Use the same number of threads as the run, because a sum over cores depends on it.
@@ -150,7 +150,7 @@ def train_again(job: ReplayJob, say: Callable[[str], None]) -> None:
 
 
 def compare_with_run(job: ReplayJob) -> ReplayComparison:
-    """Compare the results of the replay with the records of the run."""
+    """Compare results from the replay with records from the run."""
     return compare(
         _recorded_steps(job.run, job.phase, job.step),
         _steps(job.folder / "metrics.jsonl"),
@@ -162,7 +162,7 @@ def compare_with_run(job: ReplayJob) -> ReplayComparison:
 
 
 def _recorded_steps(run: Path, phase: PhasePlan, step: int) -> dict[int, Step]:
-    """Return the steps in the run's metrics. Raise ParamsError if `step` is not one of them."""
+    """Return the steps in the metrics file. Raise ParamsError if `step` is not one of them."""
     metrics = run / phase.log.metrics
     steps = _steps(metrics)
     if step not in steps:

@@ -1,4 +1,4 @@
-"""Messages about replays of a step, one per row; `{name}` stands for a value."""
+"""Messages about step replays, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from runbook.plan_file.diagnostics import Message
 
 
 class ReplayMessage(Message):
-    """Messages about replays of a step."""
+    """Messages about step replays."""
 
     REPLAY_ENDED_EARLY = (
         "The replay ended with {code} before step {step}. Its lines above give the reason; the run "

@@ -16,7 +16,7 @@ from runbook.tools.replay.messages import ReplayMessage
 
 
 class Verdict(StrEnum):
-    """The verdict of a replay on a step."""
+    """What a replay says about a step."""
 
     SAME = "same"
     DATA = "data"
@@ -51,13 +51,13 @@ _MEANINGS = {
 
 @dataclass(frozen=True)
 class ReplayComparison:
-    """The result of comparing the steps of a run with their replay."""
+    """The result of comparing steps in a run with their replay."""
 
     step: int
     begin: int
     """Iteration of the checkpoint that the replay started from, or 0 for the initial weights."""
     num_compared: int
-    """Number of recorded steps in the range whose fingerprints were compared."""
+    """How many recorded steps in the range had their fingerprints compared."""
     first_step: int
     """The first step that differs, or 0 if none does."""
     difference: Difference | None
@@ -75,7 +75,7 @@ class ReplayComparison:
     ranks_of_other_samples: tuple[int, ...] = ()
     """Ranks that read different samples in the first step that differs."""
     has_fingerprints: bool = False
-    """Whether both sides have fingerprints of the first step that differs."""
+    """Whether both sides have fingerprints for the first step that differs."""
 
     def as_text(self) -> str:
         """Return the verdict as readable text."""
@@ -165,7 +165,7 @@ def compare(
 
 @dataclass(frozen=True)
 class DifferenceCause:
-    """The cause of a difference, with the evidence."""
+    """Why there is a difference, with the evidence."""
 
     verdict: Verdict
     changes: tuple[str, ...] = ()
@@ -173,14 +173,14 @@ class DifferenceCause:
 
 
 def _differs(number: int, run: Mapping[int, Step], replayed: Mapping[int, Step]) -> bool:
-    """Return whether the loss or gradient norm of a step differs."""
+    """Return whether loss or gradient norm differ at a step."""
     return _numbers(run[number]) != _numbers(replayed[number])
 
 
 def _marks_differ(
     number: int, recorded: Mapping[int, RecordedStep], again: Mapping[int, RecordedStep]
 ) -> Difference | None:
-    """Return the place where a step's fingerprints differ, or None if either side has none."""
+    """Return where the fingerprints for a step differ, or None if either side has none."""
     if number not in recorded or number not in again:
         return None
     return compare_steps(recorded[number], again[number])
@@ -200,7 +200,7 @@ def _numbers(step: Step) -> tuple[float | None, float | None]:
 
 
 def _explain(before: RecordedStep, replayed: RecordedStep) -> DifferenceCause:
-    """Return the cause of a difference, based on the records of both sides."""
+    """Return the cause of a difference, based on the records from both sides."""
     programs = _program_changes(before.circumstances, replayed.circumstances)
     machines = _machine_changes(before.circumstances, replayed.circumstances)
     readers = ranks_of_other_samples(before, replayed)
@@ -220,7 +220,7 @@ def _explain_unrecorded(
     recorded: Mapping[int, RecordedStep],
     again: Mapping[int, RecordedStep],
 ) -> DifferenceCause:
-    """Return the cause of a difference at an unrecorded step, judging by the last recorded step."""
+    """Return why an unrecorded step differs, judging by the last recorded step."""
     if not with_marks:
         return DifferenceCause(Verdict.UNKNOWN, ("training.replay_interval was 0 in the run.",))
     last_marked = with_marks[-1]
@@ -253,7 +253,7 @@ def _program_changes(before: Circumstances, here_now: Circumstances) -> list[str
 
 
 def _odd_ranks(circumstances: Circumstances) -> list[str]:
-    """Return the ranks whose versions or code differ from the first rank's."""
+    """Return the ranks with other versions or code than the first rank."""
     programs = circumstances.programs
     odd = [rank for rank, program in enumerate(programs) if program != programs[0]]
     hosts = circumstances.hosts

@@ -1,1 +1,1 @@
-"""Drafts a site file and a first run file from a scheduler's answers: `runbook init --site`."""
+"""Drafts a site file and a first run file from what a scheduler answers: `runbook init --site`."""

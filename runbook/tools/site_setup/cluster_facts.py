@@ -22,7 +22,7 @@ nodes, cores, MB of memory, GRES.
 
 @dataclass(frozen=True)
 class Cluster:
-    """Facts about the cluster of the local machine."""
+    """Facts about the cluster that this machine belongs to."""
 
     scheduler: str
     """slurm or pbs, or empty if neither sbatch nor qsub is on the PATH."""
@@ -30,7 +30,7 @@ class Cluster:
     """The programs that answered."""
     queues: tuple[QueueLimits, ...] = ()
     kinds: tuple[tuple[NodeKind, int], ...] = ()
-    """Every kind of node with its count. The kind that has the most GPUs in total comes first."""
+    """All node types, each with its count. The kind that has the most GPUs in total comes first."""
     silence: str = ""
     """Programs that did not answer, with their errors, and values missing from the answers."""
 
@@ -79,7 +79,7 @@ def _ask_pbs() -> Cluster:
 
 
 def parse_sinfo(text: str) -> tuple[QueueLimits, ...]:
-    r"""Return the partitions that are up, from the output of `SINFO`. Malformed lines are left out.
+    r"""Parse the partitions that are up from `SINFO` output. Malformed lines are left out.
 
     >>> queue, = parse_sinfo("gpu*|up|1-00:00:00|1-8|12|64|512000|gpu:a100:4(S:0-3)\n")
     >>> queue.name, queue.default, queue.max_seconds, queue.max_nodes
@@ -113,9 +113,9 @@ def parse_sinfo(text: str) -> tuple[QueueLimits, ...]:
 
 
 def parse_pbsnodes(text: str) -> tuple[tuple[NodeKind, int], ...]:
-    r"""Return every kind of host in the output of `pbsnodes -a`, with its count.
+    r"""Parse all host types from `pbsnodes -a` output, each with its count.
 
-    The resources of a host's vnodes are added up.
+    The resources of all vnodes on a host are added up.
 
     >>> parse_pbsnodes("n1\n     resources_available.host = n1\n     resources_available.ncpus = 64\n"
     ...                "     resources_available.ngpus = 4\n     resources_available.mem = 1kb\n")
@@ -132,7 +132,7 @@ def parse_pbsnodes(text: str) -> tuple[tuple[NodeKind, int], ...]:
 
 
 def _resources(block: str) -> dict[str, str]:
-    """Read the `NAME = VALUE` lines of a vnode in `pbsnodes`, without the resource prefix."""
+    """Read the `NAME = VALUE` lines about a vnode in `pbsnodes`, without the resource prefix."""
     values = {}
     for line in block.splitlines()[1:]:
         name, _, value = line.strip().partition(" = ")
@@ -142,7 +142,7 @@ def _resources(block: str) -> dict[str, str]:
 
 
 def _kind_of_host(vnodes: Sequence[dict[str, str]]) -> NodeKind:
-    """Return the total resources of a host's vnodes."""
+    """Add up the resources of all vnodes on a host."""
     models = [values["gpu_model"] for values in vnodes if "gpu_model" in values]
     return NodeKind(
         devices=sum(whole_number(values.get("ngpus", "")) for values in vnodes),
@@ -153,7 +153,7 @@ def _kind_of_host(vnodes: Sequence[dict[str, str]]) -> NodeKind:
 
 
 def most_devices(queues: tuple[QueueLimits, ...]) -> tuple[tuple[NodeKind, int], ...]:
-    """Return every kind of node in these partitions, with the most GPUs in total first.
+    """Return all node types in these partitions, those with the most GPUs in total first.
 
     A node that belongs to multiple partitions is counted once.
     """
@@ -164,7 +164,7 @@ def most_devices(queues: tuple[QueueLimits, ...]) -> tuple[tuple[NodeKind, int],
 
 
 def _ranked(kinds: Counter[NodeKind]) -> tuple[tuple[NodeKind, int], ...]:
-    """Sort kinds of nodes by their total number of GPUs, then by their number of nodes."""
+    """Sort node types by total number of GPUs, then by number of nodes."""
 
     def devices_and_nodes(row: tuple[NodeKind, int]) -> tuple[int, int]:
         kind, count = row
@@ -174,11 +174,11 @@ def _ranked(kinds: Counter[NodeKind]) -> tuple[tuple[NodeKind, int], ...]:
 
 
 def _gpus(gres: str) -> tuple[int, str]:
-    """Return the number and name of the GPUs in a node's GRES.
+    """Parse how many GPUs a GRES text states, and their name.
 
     If there is more than one name, return the most frequent one.
 
-    Slices of a GPU (MIG) do not count.
+    GPU slices (MIG) do not count.
 
     >>> _gpus("gpu:4"), _gpus("(null)"), _gpus("nvme:1,gpu:a100:2(S:0),gpu:a100_1g.5gb:14")
     ((4, ''), (0, ''), (2, 'a100'))
@@ -193,7 +193,7 @@ def _gpus(gres: str) -> tuple[int, str]:
 
 
 def _ask(argv: tuple[str, ...]) -> tuple[str, str]:
-    """Return a program's output, and its error message if it failed.
+    """Return the output from a program, and the error message if it failed.
 
     If the program failed, the output is empty. If the program succeeded, the error message is
     empty.

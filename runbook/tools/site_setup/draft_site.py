@@ -33,9 +33,9 @@ LAUNCHERS = {
 
 @dataclass(frozen=True)
 class ClusterWish:
-    """A person's choices for their cluster.
+    """What a person chose for their cluster.
 
-    The scheduler's values replace empty choices and zeros.
+    Values from the scheduler replace empty choices and zeros.
     """
 
     name: str
@@ -109,7 +109,7 @@ def site_text(
     date: str,
     python: str,
 ) -> str:
-    """Return the text of the site file.
+    """Return the text for the site file.
 
     Values that neither the person nor the scheduler supplied are marked.
     """
@@ -207,9 +207,9 @@ def _sourced(
     source: str,
     unknown: str,
 ) -> str:
-    """Return a line of the site file with the source of its value.
+    """Return a line for the site file, with a note on where the value comes from.
 
-    The value is the person's choice, or else the scheduler's answer, or else a placeholder.
+    The value is what the person chose, or else what the scheduler answered, or else a placeholder.
     """
     if chosen:
         option = key.replace("_", "-")
@@ -220,7 +220,7 @@ def _sourced(
 
 
 def _node_kind(cluster_wish: ClusterWish, cluster: Cluster) -> tuple[NodeKind, int]:
-    """Return the kind of node for the site, and how many nodes are of this kind.
+    """Return the node type for the site, and how many such nodes there are.
 
     Choose the kind with the requested device, or else the kind with the most GPUs in total.
     """
@@ -269,7 +269,7 @@ def _with_memory(device: str) -> list[str]:
 
 
 def full_name(name: str) -> str:
-    """Return a device's name in the table, with the memory size if the table has more than one.
+    """Return the name for a device in the table, with memory size if the table has more than one.
 
     >>> full_name("NVIDIA A100-PCIE-40GB"), full_name("a100_40"), full_name("MI250X")
     ('A100-PCIe-40GB', 'A100-SXM4-40GB', 'MI250X-GCD')
@@ -282,7 +282,7 @@ def full_name(name: str) -> str:
 
 
 def _device(cluster_wish: ClusterWish, kind: NodeKind, cluster: Cluster) -> tuple[str, str]:
-    """Return the device of a node, or a placeholder, and the source."""
+    """Return the device in a node, or a placeholder, and where this comes from."""
     if cluster_wish.device:
         return full_name(cluster_wish.device), f"given by --device {cluster_wish.device}"
     source = SiteSetupMessage.SCHEDULER_CALLS_IT.fill(source=cluster.source, device=kind.device)
@@ -303,7 +303,7 @@ def _hardware_lines(
     count: int,
     device: str,
 ) -> Iterator[str]:
-    """Yield the lines of a node's hardware, each with its source."""
+    """Yield lines about node hardware, each with its source."""
     source = cluster.source
     unknown = "GPUs of a node (GCDs on MI250X: eight on a node of four cards)"
     yield _sourced(
@@ -343,7 +343,7 @@ def _hardware_lines(
 
 
 def _queue_text(cluster: Cluster) -> str:
-    """Return the limits of the queues, or a commented example if no scheduler answered."""
+    """Return the queue limits, or a commented example if no scheduler answered."""
     if not cluster.queues:
         return f"""\
 # Limits of partitions or queues, which runbook check applies to every job. {why_no_queues(cluster)}
@@ -383,7 +383,7 @@ def _queue_line(queue: QueueLimits) -> str:
 
 
 def _nodes_of_kind(kind: NodeKind, count: int) -> str:
-    """Return the number of nodes of a kind and the GPUs of each, as readable text."""
+    """Return how many nodes of a type there are and their GPUs, as readable text."""
     nodes = counted(count, "node")
     if not kind.devices:
         return nodes
@@ -392,9 +392,9 @@ def _nodes_of_kind(kind: NodeKind, count: int) -> str:
 
 
 def _default_text(cluster: Cluster, kind: NodeKind) -> str:
-    """Return the section with the partition and walltime of the two training runs.
+    """Return the section with partition and walltime for the two training runs.
 
-    The partition has this kind of node and accepts single-node jobs.
+    The partition has this node type and accepts single-node jobs.
     """
     queues = [queue for queue in cluster.queues if queue.min_nodes <= 1]
     queue = _default_queue(queues, kind)
@@ -428,28 +428,28 @@ def _default_queue(queues: Sequence[QueueLimits], kind: NodeKind) -> QueueLimits
 
 
 def _count_nodes(queue: QueueLimits, kind: NodeKind) -> int:
-    """Count a queue's nodes of a kind."""
+    """Count the nodes of a type in a queue."""
     return sum(count for queue_kind, count in queue.kinds if queue_kind == kind)
 
 
 MODEL = "125m"
-"""The smallest GPT-3 model, which fits on every device of the table.
+"""The smallest GPT-3 model, which fits on every device in the table.
 
 The first training run is meant to work, not to fill the node.
 """
 GLOBAL_BATCH = 64
 SAMPLES = 64 * 24
-"""Number of sequences in the training run, which also limits the sequences per step.
+"""Number of sequences to train on, which also limits the sequences per step.
 
 With 2,048 tokens per sequence, the training reads the shipped text once.
 """
 
 
 def run_text(name: str, project: Path, *, is_whole: bool) -> str:
-    """Return the text of the run file.
+    """Return the text for the run file.
 
-    If `is_whole` is set, the site file has no values left to fill in, so the site's devices are
-    known.
+    If `is_whole` is set, the site file has no values left to fill in, so the devices on the site
+    are known.
     """
     model = read_models(project).get(MODEL)
     devices = 1

@@ -1,7 +1,7 @@
-"""`runbook init --model`: writes a run file with sourced values of a published run.
+"""`runbook init --model`: writes a run file with sourced values from a published run.
 
-A recipe contains the values of a real training run, so that a first run starts from numbers that
-worked. Values that belong together (batch, learning rate, warm-up) come from one source.
+A recipe contains values from a real training run, to start a first run from numbers that worked.
+Values that belong together (batch, learning rate, warm-up) come from one source.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from runbook.plan_file.schema import Layout
 from runbook.tools.site_setup.messages import SiteSetupMessage
 
 LOCAL_SITE = "local-gpu"
-"""The default site of a recipe. This site scales any run down to the available GPUs."""
+"""The default site for a recipe. This site scales any run down to the available GPUs."""
 
 GPT3_TABLE = "Brown et al. 2020, arXiv:2005.14165, table 2.1"
 GPT3_APPENDIX = "Brown et al. 2020, arXiv:2005.14165, appendix B"
@@ -28,7 +28,7 @@ LLAMA_TABLE = "arXiv:2407.21783, table 3"
 
 
 class RecipeValue(NamedTuple):
-    """A key in the section `training` of the run file."""
+    """A key in the `training` section of the run file."""
 
     key: str
     value: int | float | str
@@ -45,7 +45,7 @@ class RecipeLayout:
     parallel: Layout
     micro_batch: int
     nodes: int
-    """Smallest number of nodes with eight devices each that can hold a replica."""
+    """How many nodes with eight devices each can hold a replica."""
     source: str
 
 
@@ -81,13 +81,13 @@ LARGEST = RecipeLayout(
 
 
 class Gpt3Size(NamedTuple):
-    """A row of the paper's table."""
+    """A row in the table from the paper."""
 
     model: str
     learning_rate: float
     """Peak learning rate."""
     global_batch: int
-    """Number of sequences of 2,048 tokens."""
+    """Number of sequences, 2,048 tokens each."""
     shown_batch: str
     """The batch size as the paper writes it."""
     eval_iterations: int
@@ -163,7 +163,7 @@ GPT3_SIZES = (
 
 
 def _gpt3(size: Gpt3Size) -> Recipe:
-    """Return the recipe for a size of GPT-3. Values that the paper omits are taken from NeMo."""
+    """Return the recipe for a GPT-3 size. Values that the paper omits are taken from NeMo."""
     minimum = float(f"{size.learning_rate / 10:g}")
     values = (
         RecipeValue("tokens", 300_000_000_000, f"{GPT3_TABLE}: 300 billion tokens"),
@@ -250,7 +250,7 @@ RECIPES = {recipe.model: recipe for recipe in (*map(_gpt3, GPT3_SIZES), LLAMA_3_
 
 
 def find_recipe(model: str) -> Recipe:
-    """Return the recipe of a model in params/models.yaml."""
+    """Return the recipe for a model in params/models.yaml."""
     recipe = RECIPES.get(model.lower())
     if recipe is None:
         raise ParamsError(SiteSetupMessage.NO_SUCH_RECIPE, model=model, recipes=", ".join(RECIPES))
@@ -277,7 +277,7 @@ def recipe_text(
     site: str,
     project: Path,
 ) -> str:
-    """Return the text of the run file."""
+    """Return the text for the run file."""
     model = read_models(project).get(recipe.model)
     layout = recipe.layout
     remark = f"# {recipe.remark}\n" if recipe.remark else ""

@@ -1,4 +1,4 @@
-"""Messages about starting upstream's programs, one per row; `{name}` stands for a value."""
+"""Messages about starting upstream programs, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from runbook.plan_file.diagnostics import Message
 
 
 class UpstreamMessage(Message):
-    """Messages about starting upstream's programs."""
+    """Messages about starting upstream programs."""
 
     CHECKOUT_WITHOUT_SCRIPT = (
         "{checkout} has no {script}, the program that the job starts. Give a checkout of "

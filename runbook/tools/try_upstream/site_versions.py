@@ -1,6 +1,6 @@
-"""Installs the versions of Python and packages that a site uses.
+"""Installs the Python and package versions that a site uses.
 
-Each set of versions is installed once on the local machine, in a virtual environment.
+Each version set is installed once on this machine, in a virtual environment.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ from runbook.params.schema.site import Versions
 from runbook.tools.try_upstream.messages import UpstreamMessage
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-"""Index of wheels without CUDA, which take 0.2 GB instead of 2 to 3 GB.
+"""Index with CUDA-free wheels, which take 0.2 GB instead of 2 to 3 GB.
 
-This index is tried first. The configured index has the same versions of torch.
+This index is tried first. The configured index has the same torch versions.
 """
 INSTALL_SECONDS = 3600.0
 _COMPLETE = "complete"
@@ -37,7 +37,7 @@ def cache_folder() -> Path:
 
 
 def environment_name(versions: Versions) -> str:
-    """Return the name of the folder for these versions.
+    """Return the folder name for these versions.
 
     The name depends only on the versions, so sites with equal versions share a folder.
 
@@ -49,7 +49,7 @@ def environment_name(versions: Versions) -> str:
 
 
 def interpreter(versions: Versions) -> str:
-    """Return an interpreter of this Python version that is on PATH or was installed by pyenv.
+    """Find an interpreter for this Python version on PATH or among those installed by pyenv.
 
     Raise `RunbookError` if it is not installed.
     """
@@ -73,11 +73,11 @@ def _build_number(path: Path) -> tuple[int, ...]:
 
 
 def install(versions: Versions, say: Callable[[str], None]) -> Path:
-    """Return the interpreter of an environment with these versions.
+    """Return the interpreter in an environment with these versions.
 
     Create the environment if it does not exist.
 
-    Raise `RunbookError` with pip's last lines of output if a version cannot be installed.
+    Raise `RunbookError` with the last lines from pip if a version cannot be installed.
     """
     folder = cache_folder() / environment_name(versions)
     python = folder / "bin" / "python3"

@@ -39,7 +39,7 @@ from runbook.tools.try_upstream import site_versions
 from runbook.tools.try_upstream.messages import UpstreamMessage
 
 STEPS = 5
-"""Number of steps of each job."""
+"""How many steps each job trains."""
 LENGTH = 128
 MOST_SECONDS = 3600
 _SIZE = "a laptop's memory"
@@ -49,8 +49,7 @@ _CHAIN = "so that each job of the chain ends with a checkpoint"
 _NO_GPU = "no GPU"
 _NO_KERNELS = "needs Transformer Engine or apex"
 _NODES_OWN = ("CC", "CXX", "LD_PRELOAD")
-"""The site's variables that name files on its nodes, in addition to all variables with PATH in
-their names.
+"""Site variables that name files on its nodes, besides all variables with PATH in their names.
 """
 _SEE = (
     "Read its last lines: they name an argument that it does not know, a missing package, or "
@@ -70,24 +69,24 @@ _NOT_TRIED_ALONE = "resuming from a checkpoint: --jobs 3"
 
 @dataclass(frozen=True)
 class UpstreamTrial:
-    """The result of running an upstream program on the local machine."""
+    """What happened when an upstream program ran on this machine."""
 
     run: str
     phase: str
     program: str
     ranks: int
     versions: str
-    """The versions of Python and packages that the program ran with, as text."""
+    """The Python and package versions that the program ran with, as text."""
     changes: tuple[dict[str, str], ...]
     """Arguments that differ from the rendered arguments, each with a reason."""
     log: ParsedLog
     checks: tuple[Check, ...]
     jobs: int = 1
-    """Number of consecutive jobs. Each job continues where the previous one ended."""
+    """Number of jobs to run in a row. Each job continues where the previous one ended."""
 
     @property
     def not_tried(self) -> tuple[str, ...]:
-        """Return the parts of the real job that the trial leaves out."""
+        """Return what the trial leaves out from the real job."""
         if self.jobs > 1:
             return _NOT_TRIED
         return (*_NOT_TRIED, _NOT_TRIED_ALONE)
@@ -152,12 +151,12 @@ def start_upstream(
     installed: bool = False,
     jobs: int = 1,
 ) -> UpstreamTrial:
-    """Start the program of a run's framework for a few steps, and pass on each line that it prints.
+    """Start the framework program for a few steps, and pass on each line that it prints.
 
     If `jobs` is larger than 1, the program is started this many times in the same folders, until a
-    job fails to continue. The program runs with the site's own versions. If `installed` is set or
-    the site names no versions, it runs with the packages installed here. Raise `RunbookError` if
-    the framework or the checkout does not match.
+    job fails to continue. The program runs with the versions used on the site. If `installed` is
+    set or the site names no versions, it runs with the packages installed here. Raise
+    `RunbookError` if the framework or the checkout does not match.
     """
     settings = with_placeholders(params.load(run, set_words=set_words))
     framework = settings.run.training.framework
@@ -232,14 +231,14 @@ class SmallJob:
     settings: Settings
     rendered: RenderedJob
     arguments: list[list[str]]
-    """Each option of the program, with its values."""
+    """Each program option, with its values."""
     checkout: Path
     python: Path
     num_ranks: int
 
     @property
     def values(self) -> dict[str, list[str]]:
-        """Return each option's values by the option name without dashes.
+        """Return option values by option name without dashes.
 
         The last occurrence applies.
         """
@@ -273,7 +272,7 @@ def log_of(folder: Path, number: int) -> Path:
 
 
 def _run_job(job: SmallJob, number: int, say: Callable[[str], None]) -> list[Check]:
-    """Run one job of the chain to completion, and judge it."""
+    """Run one job in the chain to completion, and judge it."""
     path = log_of(job.folder, number)
     exit_code, errors = _follow(path, say)
     log = parse_files([path])
@@ -297,7 +296,7 @@ def _run_job(job: SmallJob, number: int, say: Callable[[str], None]) -> list[Che
 
 
 def _follow(path: Path, say: Callable[[str], None]) -> tuple[int, list[str]]:
-    """Run upstream.sh and write its log. Return its exit code and the last error of each rank.
+    """Run upstream.sh and write its log. Return the exit code and the last error from each rank.
 
     The errors are listed in the order in which the ranks failed.
     """
@@ -331,7 +330,7 @@ def _save_folders(job: SmallJob) -> list[Path]:
 
 
 def in_words(versions: Versions | None) -> str:
-    """Describe the versions of Python and packages in a trial.
+    """Describe the Python and package versions in a trial.
 
     None means the installed versions.
     """
@@ -392,7 +391,7 @@ def small_arguments(
 ) -> tuple[list[list[str]], list[dict[str, str]]]:
     """Return arguments that let a laptop train, and a reason for each change.
 
-    The arguments cover the steps of all `jobs`, and each job ends after its own steps. Absolute
+    The arguments cover the steps in all `jobs`, and each job ends after its own steps. Absolute
     paths are moved to below `root`.
     """
     small_values = _small_values(spec, jobs)
@@ -425,7 +424,7 @@ def small_arguments(
 
 @dataclass(frozen=True)
 class SmallValue:
-    """The value of an option in the trial, and the reason for the value."""
+    """The value that an option has in the trial, and why."""
 
     text: str
     """The value; empty if the option is left out, or if an added option has no value."""
@@ -438,7 +437,7 @@ def _change(
     small: str,
     because: str,
 ) -> dict[str, str]:
-    """Return a row for the table of changes."""
+    """Return a row for the table with changes."""
     return {
         "argument": argument,
         "rendered": rendered,
@@ -453,7 +452,7 @@ def _below(root: Path, arguments: Sequence[str]) -> list[str]:
 
 
 def _small_layout(spec: PhasePlan) -> Layout:
-    """Return a phase's layout with at most two ranks per dimension, and at most four in total."""
+    """Return the layout for a phase, with at most two ranks per dimension and four in total."""
     tensor = min(2, spec.parallel.tensor)
     pipeline = min(2, spec.parallel.pipeline)
     data = min(2, spec.parallel.data) if tensor * pipeline < 4 else 1
@@ -524,7 +523,7 @@ def _small_values(spec: PhasePlan, jobs: int) -> dict[str, SmallValue]:
 
 
 def _added(spec: PhasePlan, framework: Framework) -> dict[str, SmallValue]:
-    """Return the options that are added if the rendered job lacks them."""
+    """Return the options added if the rendered job lacks them."""
     added = {"--distributed-backend": SmallValue("gloo", _NO_GPU)}
     flags = [
         "--no-masked-softmax-fusion",
@@ -568,7 +567,7 @@ def _small_deepspeed_config(job: SmallJob, name: str) -> str:
 
 
 def _start_script(job: SmallJob) -> str:
-    """Return upstream.sh, which creates the folders and files of the job and starts its ranks."""
+    """Return upstream.sh, which creates folders and files for the job and starts its ranks."""
     folders = []
     for name in _FOLDER_OPTIONS:
         for path in job.values.get(name, []):
@@ -617,7 +616,7 @@ def _quoted(paths: Sequence[str]) -> str:
 
 
 def _environment(settings: Settings) -> dict[str, dict[str, str | None]]:
-    """Return the site's groups of variables, without variables that name files on its nodes."""
+    """Return the variable groups on the site, without variables that name files on its nodes."""
     groups = {}
     for group, variables in environment_groups(settings).items():
         groups[group] = {
@@ -645,7 +644,7 @@ def small_script(text: str, arguments: list[list[str]], program: Path) -> str:
 
 
 def _write_tokens(prefix: Path, vocabulary: int) -> None:
-    """Write a .bin/.idx pair with documents of random tokens, which are the same in every call.
+    """Write a .bin/.idx pair with random documents, which are the same in every call.
 
     Therefore the expected loss is known.
     """
@@ -681,7 +680,7 @@ def _check_end(log: ParsedLog, code: int, errors: list[str]) -> Check:
 def _check_training(log: ParsedLog) -> Check:
     """Check that the log reader read every step, and that the loss fits random tokens."""
     losses = [record.loss for record in log.records if record.loss is not None]
-    # fp16's loss scale caused the step to be skipped
+    # The fp16 loss scale caused the step to be skipped
     skipped = sum("all_skipped" in record.states for record in log.records)
     random_loss = math.log(GPT2_VOCABULARY)
     is_complete = bool(losses) and len(losses) + skipped == STEPS
@@ -705,7 +704,7 @@ def _check_training(log: ParsedLog) -> Check:
 
 
 def _check_going_on(log: ParsedLog, number: int) -> Check:
-    """Check that a job starts with the step after the previous job's checkpoint."""
+    """Check that a job starts with the step after the last checkpoint from the previous job."""
     first = STEPS * (number - 1) + 1
     steps = [record.iteration for record in log.records]
     shown_step = str(steps[0]) if steps else "none"
@@ -719,7 +718,7 @@ def _check_going_on(log: ParsedLog, number: int) -> Check:
 
 
 def _check_checkpoint(folder: Path, last_step: int) -> Check:
-    """Check that a folder contains the checkpoint of the last step."""
+    """Check that a folder contains the checkpoint for the last step."""
     file = folder / "latest_checkpointed_iteration.txt"
     step = file.read_text().strip() if file.exists() else "none"
     rule = f"saved at step {last_step}"

@@ -1,1 +1,1 @@
-"""Configurations of torchtitan, nanotron, GPT-NeoX, NeMo 2 and Megatron Bridge."""
+"""Configurations for torchtitan, nanotron, GPT-NeoX, NeMo 2 and Megatron Bridge."""

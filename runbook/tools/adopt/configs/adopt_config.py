@@ -1,4 +1,4 @@
-"""Turns another program's configuration into a run file, with a question for each unknown value."""
+"""Turns a configuration for another program into a run file, with questions for unknown values."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ _LARGEST_SIZES = {
     "jobs.training.devices_per_node": 1000,
     "jobs.training.nodes": 100_000,
 }
-"""Upper limits of sizes.
+"""Upper limits on sizes.
 
 Planning loops over ranks and layers, so larger sizes would take hours.
 """
@@ -40,7 +40,8 @@ _UNKNOWN_SHARE = 0.5
 _ENOUGH_KEYS = 20
 """The share of unknown keys is checked if a file has at least this many keys.
 
-Such a file is treated as another program's if more than `_UNKNOWN_SHARE` of its keys are unknown.
+Such a file is taken to be for another program if more than `_UNKNOWN_SHARE` of its keys are
+unknown.
 """
 _SPELLED_TWICE = (
     "jobs.training.nodes",
@@ -95,9 +96,9 @@ def adopt_config(
 
 
 def our_values(row: CarriedKey, value: ConfigValue) -> dict[str, Any]:
-    """Convert a value of the program configuration to values of our keys.
+    """Convert a value in the program configuration to values for our keys.
 
-    Return no values if our keys cannot express the program's value.
+    Return no values if our keys cannot express it.
     """
     try:
         ours = row.read(value.value)
@@ -109,7 +110,7 @@ def our_values(row: CarriedKey, value: ConfigValue) -> dict[str, Any]:
 
 
 def _kind_of(config: ProgramConfig) -> ModelKind:
-    """Return the kind of model that a configuration trains by default."""
+    """Return the model type that a configuration trains by default."""
     if config.model:
         return {**config.format.kind, **config.model.kind}
     # Most recipes that the table lacks train a Llama model
@@ -153,7 +154,7 @@ def _take_values(
     findings: Findings,
     kind: ModelKind,
 ) -> None:
-    """Adopt every value that has a key: first the defaults, then the file's values in order."""
+    """Adopt every value that has a key: first the defaults, then values from the file in order."""
     for value in values.values():
         row = config.format.row(value.name)
         if not isinstance(row, CarriedKey) or row.key == "model" or not value.known:
@@ -221,7 +222,7 @@ def _ask_for_unknown(config: ProgramConfig, findings: Findings) -> None:
 
 
 def _refuse_impossible_sizes(findings: Findings) -> None:
-    """Raise `ParamsError` if a size is larger than that of any existing machine or model."""
+    """Raise `ParamsError` if a size is larger than in any existing machine or model."""
     for key, largest in _LARGEST_SIZES.items():
         if findings.number(key) > largest:
             carried = findings.carried[key]

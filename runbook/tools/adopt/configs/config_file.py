@@ -1,6 +1,6 @@
 """A configuration file as dotted keys with their lines.
 
-The file is TOML, YAML, or a recipe's arguments.
+The file is TOML, YAML, or the arguments for a recipe.
 """
 
 import json
@@ -19,18 +19,18 @@ from runbook.tools.adopt.configs.safe_values import safe_name, safe_value
 from runbook.tools.adopt.messages import AdoptMessage
 
 _MOST_VALUES = 3000
-"""Largest number of keys with a value.
+"""Maximum number of keys with a value to read.
 
 The largest public configuration that we have seen has 300.
 """
 _MOST_NODES = 20_000
-"""Largest number of values, sections and list items that are read.
+"""Maximum number of values, sections and list items to read.
 
 YAML aliases can expand exponentially.
 """
 _MOST_DEPTH = 40
 _MOST_LETTERS = 200
-"""Largest number of characters in a dotted key."""
+"""Maximum length of a dotted key in characters."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class ConfigValue:
     """A value in a configuration."""
 
     name: str
-    """The value's dotted key, as the program spells it."""
+    """Dotted key, as the program spells it."""
     value: Any
     """A number, a string, a boolean, None, or a list of these."""
     line: int
-    """The line in the file, or 0 for the program's default."""
+    """The line in the file, or 0 for a program default."""
     known: bool = True
     """Whether the value can be read without running the program."""
 
@@ -55,7 +55,7 @@ class ConfigValue:
 
 
 def toml_values(text: str, file_name: str) -> list[ConfigValue]:
-    """Return the values of a TOML file. Raise `ParamsError` if it is not valid TOML."""
+    """Return the values in a TOML file. Raise `ParamsError` if it is not valid TOML."""
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -63,7 +63,7 @@ def toml_values(text: str, file_name: str) -> list[ConfigValue]:
             AdoptMessage.NOT_TOML, file_name=file_name, reason=safe_value("", str(error))
         ) from error
     except (ValueError, RecursionError) as error:
-        # tomllib raises these errors for a number of 6,000 digits and for 3,000 nested brackets
+        # tomllib raises these errors for a 6,000-digit number and for 3,000 nested brackets
         raise ParamsError(
             AdoptMessage.TOML_NOT_READABLE, file_name=file_name, name=type(error).__name__
         ) from error
@@ -73,7 +73,7 @@ def toml_values(text: str, file_name: str) -> list[ConfigValue]:
 
 
 def yaml_values(text: str, file_name: str) -> list[ConfigValue]:
-    """Return the values of a YAML file, with aliases resolved.
+    """Return the values in a YAML file, with aliases resolved.
 
     Raise `ParamsError` if the file is not a mapping.
     """
@@ -84,9 +84,9 @@ def yaml_values(text: str, file_name: str) -> list[ConfigValue]:
 
 
 def _toml_lines(text: str) -> dict[str, int]:
-    """Return the line of each key and section of a TOML file, by dotted name."""
+    """Return the line for each key and section in a TOML file, by dotted name."""
     lines: dict[str, int] = {}
-    # Number of tables in each array of tables
+    # How many tables each array of tables has
     counts: Counter[str] = Counter()
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -107,7 +107,7 @@ def _toml_lines(text: str) -> dict[str, int]:
 
 
 class _Reader:
-    """Reads the values of a parsed file, and counts them."""
+    """Reads the values in a parsed file, and counts them."""
 
     def __init__(self, file_name: str) -> None:
         self.file_name = file_name
@@ -121,7 +121,7 @@ class _Reader:
         line: int,
         lines: Mapping[str, int],
     ) -> Iterator[ConfigValue]:
-        """Yield each value of nested tables with its dotted key.
+        """Yield each value in nested tables with its dotted key.
 
         A value without a known line gets the line of its table.
         """
@@ -264,20 +264,20 @@ def _is_list_of_tables(value: object) -> TypeGuard[list[dict[str, object]]]:
 
 
 def _is_list_of_sections(node: yaml.SequenceNode) -> bool:
-    """Return whether a list contains only sections, such as nanotron's data_stages."""
+    """Return whether a list contains only sections, such as data_stages in nanotron."""
     return bool(node.value) and all(isinstance(item, yaml.MappingNode) for item in node.value)
 
 
 def safe(value: ConfigValue) -> ConfigValue:
     """Return a value without control characters and without secrets.
 
-    Raise OverflowError for a number of more than 64 bits.
+    Raise OverflowError for a number with more than 64 bits.
     """
     return replace(value, name=safe_name(value.name), value=safe_value(value.name, value.value))
 
 
 def by_name(values: Sequence[ConfigValue]) -> dict[str, ConfigValue]:
-    """Return the last value of each key, in the order in which the file sets the keys."""
+    """Return the last value for each key, in the order in which the file sets the keys."""
     last: dict[str, ConfigValue] = {}
     for value in values:
         last.pop(value.name, None)

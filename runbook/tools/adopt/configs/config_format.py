@@ -1,4 +1,4 @@
-"""Rules for reading another program's configuration: keys, defaults, and a final computation."""
+"""Rules for reading configurations for other programs: keys, defaults, and a final computation."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.program_arguments import ModelKind
 
 Values = Mapping[str, ConfigValue]
-"""The last value of each key, by dotted key."""
+"""The last value set for each key, by dotted key."""
 
 
 @dataclass(frozen=True)
@@ -24,21 +24,21 @@ class OtherProgram:
 
 @dataclass(frozen=True)
 class ConfigFormat:
-    """Rules for reading the configuration of one program."""
+    """Rules for reading configurations for one program."""
 
     program: str
-    """The program's usual name."""
+    """What the program is usually called."""
     rows: tuple[KeyRow, ...]
-    """The rows of the table of keys. The first row that matches a key applies."""
+    """Rows for all known keys. The first row that matches a key applies."""
     defaults: Mapping[str, Any]
-    """The program's defaults, by dotted key."""
+    """Defaults in the program, by dotted key."""
     kind: ModelKind
-    """The kind of model that this program trains by default."""
+    """The model type that this program trains by default."""
     differences: tuple[OtherProgram, ...]
     finish: Callable[[Values, Findings, ModelKind], None]
     """Computes values that depend on several keys, such as the global batch."""
     signs: frozenset[str] = field(default_factory=frozenset)
-    """Keys that identify the program's files, as dotted keys or as sections with a trailing dot.
+    """Keys that identify files for the program, as dotted keys or sections with a trailing dot.
 
     Two are enough.
     """
@@ -76,7 +76,7 @@ def text(values: Values, *names: str) -> str:
 
 
 def value_of(values: Values, name: str) -> Any:
-    """Return the value of a key, or None if the configuration does not have it."""
+    """Return the value for a key, or None if the configuration does not have it."""
     return values[name].value if name in values else None
 
 
@@ -86,5 +86,5 @@ def is_on(values: Values, name: str) -> bool:
 
 
 def line_of(values: Values, *names: str) -> int:
-    """Return the line of the first of these keys that the file sets, or 0."""
+    """Return the line with the first of these keys that the file sets, or 0."""
     return next((values[name].line for name in names if name in values), 0)

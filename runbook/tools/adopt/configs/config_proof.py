@@ -1,4 +1,4 @@
-"""Proves the adoption of a configuration: compares each key's value with the run's value."""
+"""Proves that a configuration was adopted: compares each value with the one in the run."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class _KeyVerdict:
 
     verdict: OptionVerdict
     rendered: str = ""
-    """The run's value, formatted for people."""
+    """The value in the run, formatted for people."""
     why: str = ""
     """Why the values differ."""
 
@@ -44,7 +44,7 @@ def prove_config(
 ) -> list[ProvenOption]:
     """Compare a configuration with the run file, key by key.
 
-    Keys that are unaccounted for come first.
+    Keys unaccounted for come first.
     """
     last = {value.name: value for value in config.values}
     rows: list[ProvenOption] = []
@@ -73,7 +73,7 @@ def differences(config: ProgramConfig) -> list[dict[str, object]]:
 
 
 def _proven(value: ConfigValue, row: KeyRow | None, key_verdict: _KeyVerdict) -> ProvenOption:
-    """Return a key's row in the proof."""
+    """Return the row for a key in the proof."""
     return ProvenOption(
         option=value.name,
         script=value.shown,
@@ -162,7 +162,7 @@ def _verdict_of_model(findings: Findings) -> _KeyVerdict:
 
 
 def _actual(key: str, findings: Findings, rendered: RenderedPhase | None) -> Any:
-    """Return the run's value of a key."""
+    """Return the value that the run has for a key."""
     if rendered is None or key == "gas":
         return findings.value(key, "")
     if key == "training.sequence_length":
@@ -177,7 +177,7 @@ def _actual(key: str, findings: Findings, rendered: RenderedPhase | None) -> Any
 
 
 def _why_otherwise(value: ConfigValue, keys: Sequence[str], findings: Findings) -> str:
-    """Return why the run's value differs from the file's, or '' if no reason is known."""
+    """Return why run and file have different values, or '' if no reason is known."""
     for key in keys:
         carried = findings.carried.get(key)
         if carried and carried.source != value.name:
@@ -192,7 +192,7 @@ def _why_otherwise(value: ConfigValue, keys: Sequence[str], findings: Findings) 
 
 
 def _added(names: set[str], findings: Findings) -> Iterator[ProvenOption]:
-    """Yield a row for each value of the run file that no key of the configuration sets."""
+    """Yield a row for each run file value that no configuration key sets."""
     for carried in findings.carried.values():
         if carried.source in names or carried.key in ("site", "training.framework"):
             continue

@@ -1,4 +1,4 @@
-"""Finds the functions of a Python file whose calls can be followed."""
+"""Finds functions in a Python file whose calls can be followed."""
 
 import ast
 from collections import Counter
@@ -22,23 +22,23 @@ from runbook.tools.adopt.configs.syntax import (
 _MOST_FOLLOWED = 300
 _DEEPEST = 10
 _MOST_NODES = 100_000
-"""Largest number of syntax nodes in all followed calls together. A single file may have 60,000."""
+"""How many syntax nodes all followed calls together may have. A single file may have 60,000."""
 _LAZY = ast.Yield | ast.YieldFrom | ast.Await | ast.Global | ast.Nonlocal
-"""Syntax that delays the effect of a function, or makes it depend on more than its arguments."""
+"""Syntax that delays what a function does, or makes it depend on more than its arguments."""
 
 
 @dataclass
 class FileFunctions:
-    """The functions and calls of a file."""
+    """Functions and calls in a file."""
 
     plain: Mapping[str, ast.FunctionDef]
     """Top-level functions by name, if nothing else at the top level has the same name."""
     calls: Mapping[str, list[ast.Call]]
-    """The calls of each function by name; `run.Partial(f, nodes=4)` counts as a call of `f`."""
+    """Calls to each function by name; `run.Partial(f, nodes=4)` counts as a call to `f`."""
     with_result: frozenset[str]
     """Functions that return anything but a literal."""
     changing_names: frozenset[str]
-    """Module-level names that a function sets, or that are set more than once."""
+    """Module-level names set by a function, or set more than once."""
     num_followed: int = field(default=0, init=False)
     num_nodes: int = field(default=0, init=False)
     depth: int = field(default=0, init=False)
@@ -46,8 +46,8 @@ class FileFunctions:
     def follow(self, call: ast.Call) -> ast.FunctionDef | None:
         """Return the function that a call runs, or None if it cannot be followed.
 
-        Call `leave` after following the function. The depth and the total number of calls are
-        limited, because a file could recurse forever.
+        Call `leave` after following the function. The depth and the number of calls are limited,
+        because a file could recurse forever.
         """
         function = self.plain.get(call.func.id) if isinstance(call.func, ast.Name) else None
         if function is None or arguments_given(function, call) is None:
@@ -88,7 +88,7 @@ class FileFunctions:
 
 
 def functions_of(tree: ast.Module) -> FileFunctions:
-    """Return the functions of a file."""
+    """Return the functions in a file."""
     names: Counter[str] = Counter(bound_names(tree.body))
     arguments = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     plain = {}
@@ -106,7 +106,7 @@ def functions_of(tree: ast.Module) -> FileFunctions:
 
 
 def _is_plain(function: ast.FunctionDef) -> bool:
-    """Return whether the effect of calling a function can be read from its syntax."""
+    """Return whether the syntax shows what calling a function does."""
     has_stars = function.args.vararg is not None or function.args.kwarg is not None
     if has_stars or function.decorator_list:
         return False
@@ -129,7 +129,7 @@ def _global_names(tree: ast.Module) -> Iterator[str]:
 
 
 def _names_set_again(tree: ast.Module) -> Iterator[str]:
-    """Yield each module-level name that is set more than once.
+    """Yield each module-level name set more than once.
 
     A call between two assignments sees the first value.
     """
@@ -143,7 +143,7 @@ def _names_set_again(tree: ast.Module) -> Iterator[str]:
 
 
 def _calls_by_function(tree: ast.Module) -> dict[str, list[ast.Call]]:
-    """Return the calls of each function.
+    """Return the calls to each function.
 
     `run.Partial(f, x)` counts as the call `f(x)`.
     """

@@ -1,4 +1,4 @@
-"""GPT-NeoX's YAML files. Several files can form one configuration."""
+"""YAML files for GPT-NeoX. Several files can form one configuration."""
 
 from runbook.tools.adopt.configs.config_format import (
     ConfigFormat,
@@ -123,7 +123,7 @@ def _take_widths(values: Values, findings: Findings, kind: ModelKind) -> None:
 
 
 def _take_norm_epsilon(values: Values, kind: ModelKind) -> None:
-    """Adopt the epsilon of the kind of norm that the model uses."""
+    """Adopt the epsilon for the norm type that the model uses."""
     if kind["normalization"] == "rmsnorm":
         kind["norm_epsilon"] = number(values, "rms_norm_epsilon", 1e-8)
     else:
@@ -131,7 +131,7 @@ def _take_norm_epsilon(values: Values, kind: ModelKind) -> None:
 
 
 def _take_decay(values: Values, findings: Findings) -> None:
-    """Adopt a decay length that is given as a fraction of the steps.
+    """Adopt a decay length given as a fraction of the steps.
 
     Replace an unknown decay with a cosine.
     """
@@ -149,7 +149,7 @@ def _take_decay(values: Values, findings: Findings) -> None:
 
 
 def _take_tokenizer(values: Values, findings: Findings) -> None:
-    """Adopt GPT-2's tokenizer, which is the default; ask for the file of any other tokenizer."""
+    """Adopt the GPT-2 tokenizer, which is the default; ask for the file of any other tokenizer."""
     kind = text(values, "tokenizer_type")
     if kind in ("", "GPT2BPETokenizer"):
         line = line_of(values, "tokenizer_type", "vocab_file")
@@ -175,7 +175,7 @@ def _leave_other_positions(values: Values, findings: Findings) -> None:
 
 
 _SPARSE = ("local", "sparse_fixed", "sparse_variable", "bigbird", "bslongformer")
-"""Names in GPT-NeoX's `attention_config` for attention to only some of the earlier tokens."""
+"""Names in `attention_config` for attention to only some of the earlier tokens."""
 
 
 def _leave_sparse_attention(values: Values, findings: Findings) -> None:

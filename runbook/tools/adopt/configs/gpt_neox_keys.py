@@ -387,4 +387,4 @@ DEFAULTS: dict[str, Any] = {
     "split": "969, 30, 1",
     "checkpoint_activations": False,
 }
-"""GPT-NeoX's defaults (neox_args.py, deepspeed_args.py)."""
+"""Defaults in GPT-NeoX (neox_args.py, deepspeed_args.py)."""

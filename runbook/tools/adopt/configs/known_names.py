@@ -1,4 +1,4 @@
-"""Determines, without running a Python file, which of its names have a known value."""
+"""Determines which names in a Python file have a known value. The file is not run."""
 
 import ast
 import math
@@ -22,7 +22,7 @@ _NAMED = (
     | ast.MatchAs
     | ast.MatchStar
 )
-"""Types of syntax nodes that bind the name they contain."""
+"""Syntax node types that bind the name they contain."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Scope:
     names: dict[str, Any] = field(default_factory=dict)
 
     def value(self, node: ast.expr) -> Any:
-        """Return the value of an expression that has only literals, known names and arithmetic."""
+        """Evaluate an expression that has only literals, known names and arithmetic."""
         if isinstance(node, ast.Name):
             return self.names.get(node.id, UNKNOWN)
         if isinstance(node, ast.BinOp):
@@ -60,7 +60,7 @@ class Scope:
         return None if value is UNKNOWN else bool(value)
 
     def _chosen(self, node: ast.IfExp) -> Any:
-        """Return the value of a conditional expression if its test is known."""
+        """Evaluate a conditional expression if its test is known."""
         truth = self.truth(node.test)
         if truth is None:
             return UNKNOWN
@@ -86,7 +86,7 @@ class Scope:
             return None
 
     def _computed(self, node: ast.BinOp) -> Any:
-        """Return the result of an arithmetic operation on known numbers.
+        """Evaluate an arithmetic operation on known numbers.
 
         Powers are not computed, because their results may be enormous.
         """
@@ -119,7 +119,7 @@ class Scope:
                 self.learn(target.id, value)
 
     def learn(self, name: str, value: Any) -> None:
-        """Record the value of a name if the value is immutable. A method could change a list.
+        """Record the value for a name if the value is immutable. A method could change a list.
 
         Secrets are not recorded: if a secret had an innocuous name, it would be shown wherever the
         name is used.
@@ -129,7 +129,7 @@ class Scope:
             self.names[name] = value
 
     def forget(self, names: Iterable[str]) -> None:
-        """Forget the values of names; `*` means all names, as in `from settings import *`."""
+        """Forget the values for these names; `*` means all, as in `from settings import *`."""
         for name in names:
             if name == "*":
                 self.names.clear()
@@ -147,7 +147,7 @@ class Scope:
     def inside(self, function: Function, calls: Sequence[ast.Call]) -> "Scope":
         """Return the names whose values are known inside a function.
 
-        These are the known names of the surrounding code, and the parameters that have the same
+        These are the known names in the surrounding code, and the parameters that have the same
         argument in all calls.
         """
         inner = Scope(dict(self.names))
@@ -179,7 +179,7 @@ def is_scalar(value: Any) -> bool:
 
 
 def parameters(function: Function) -> list[str]:
-    """Return the names of a function's parameters."""
+    """Return the parameter names of a function."""
     arguments = function.args
     named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     named += [item for item in (arguments.vararg, arguments.kwarg) if item]
@@ -187,7 +187,7 @@ def parameters(function: Function) -> list[str]:
 
 
 def defaults_of(function: Function) -> dict[str, ast.expr]:
-    """Return the default value of each parameter that has one."""
+    """Return the default for each parameter that has one."""
     arguments = [*function.args.posonlyargs, *function.args.args]
     defaults = function.args.defaults
     last_arguments = arguments[len(arguments) - len(defaults) :]

@@ -1,4 +1,4 @@
-"""Megatron Bridge's YAML files and Python recipes (`cfg.train.train_iters = 100`)."""
+"""YAML files and Python recipes for Megatron Bridge (`cfg.train.train_iters = 100`)."""
 
 from runbook.tools.adopt.configs.config_format import (
     ConfigFormat,
@@ -16,7 +16,7 @@ from runbook.tools.adopt.program_arguments import ModelKind
 
 _EVAL_INTERVAL = 500
 _EVAL_ITERATIONS = 32
-"""Number of evaluation steps in the recipes (recipes/common.py, _pretrain_common)."""
+"""How many evaluation steps the recipes use (recipes/common.py, _pretrain_common)."""
 _DIFFERENCES = (
     OtherProgram(
         topic="trainer",
@@ -69,7 +69,7 @@ def _take_evaluation(values: Values, findings: Findings) -> None:
 
 
 def _take_tokenizer(values: Values, findings: Findings) -> None:
-    """Ask for the tokenizer file, unless it is GPT-2's."""
+    """Ask for the tokenizer file, unless it is for GPT-2."""
     if text(values, "tokenizer.tokenizer_type") != "GPT2BPETokenizer":
         take_tokenizer_file(values, "tokenizer.tokenizer_model", findings=findings)
 

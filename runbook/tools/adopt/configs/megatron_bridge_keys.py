@@ -1,4 +1,4 @@
-"""The keys of Megatron Bridge: train, optimizer, scheduler, dataset and the sections around them.
+"""Keys in Megatron Bridge: train, optimizer, scheduler, dataset and the sections around them.
 
 Based on NVIDIA-NeMo/Megatron-Bridge, 2026-08 (src/megatron/bridge/training/config.py and
 recipes/common.py).
@@ -95,7 +95,7 @@ _TRAIN_ROWS = (
         DroppedKey("*", why=_HELD_OUT, same_if=UNSET_OR_OFF),
     ),
 )
-# megatron-core's OptimizerConfig, and SchedulerConfig
+# OptimizerConfig in megatron-core, and SchedulerConfig
 _OPTIMIZER_ROWS = (
     *in_section(
         "optimizer",

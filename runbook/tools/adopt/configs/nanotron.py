@@ -1,4 +1,4 @@
-"""nanotron's YAML files. The batch, the devices and the schedule each depend on several keys."""
+"""YAML files for nanotron. The batch, the devices and the schedule each depend on several keys."""
 
 from runbook.tools.adopt.configs.config_format import (
     ConfigFormat,
@@ -87,7 +87,7 @@ def _take_global_batch(values: Values, findings: Findings) -> None:
 
 
 def _take_schedule(values: Values, findings: Findings) -> None:
-    """Adopt nanotron's schedule, in which the decay follows the warm-up or a constant phase."""
+    """Adopt the nanotron schedule, in which decay follows the warm-up or a constant phase."""
     style = text(values, f"{_SCHEDULE}.lr_decay_style") or "linear"
     line = line_of(values, f"{_SCHEDULE}.lr_decay_style")
     if style == "1-sqrt":
@@ -115,7 +115,7 @@ def _take_schedule(values: Values, findings: Findings) -> None:
 def _take_stable_schedule(
     findings: Findings, style: str, start: int, length: int, line: int
 ) -> None:
-    """Adopt a decay of `length` steps that starts at step `start`, after a constant phase."""
+    """Adopt a decay over `length` steps that starts at step `start`, after a constant phase."""
     end = start + length
     is_wsd = "lr_decay_starting_step after the warm-up"
     findings.take("training.schedule", "wsd", line, is_wsd)

@@ -1,4 +1,4 @@
-"""The keys of nanotron's YAML files: model, optimizer, parallelism, tokens and data_stages.
+"""Keys in YAML files for nanotron: model, optimizer, parallelism, tokens and data_stages.
 
 Based on huggingface/nanotron, 2026-11 (src/nanotron/config/config.py and models_config.py), and on
 its users' files.
@@ -111,7 +111,7 @@ _MODEL_ROWS = in_section(
     DroppedKey("make_vocab_size_divisible_by", why=PADDED_VOCABULARY),
     DroppedKey("ddp_bucket_cap_mb", why=PERFORMANCE),
 )
-# config.py, OptimizerArgs; in earlier versions, Adam's values were in a separate section
+# config.py, OptimizerArgs; in earlier versions, values for Adam were in a separate section
 _OPTIMIZER_ROWS = in_section(
     "optimizer",
     DecimalKey("optimizer_factory.adam_beta1", "training.adam_beta1"),
@@ -253,4 +253,4 @@ DEFAULTS: dict[str, Any] = {
     "optimizer.zero_stage": 0,
     "tokens.limit_val_batches": 0,
 }
-"""nanotron's defaults (config.py)."""
+"""Defaults in nanotron (config.py)."""

@@ -1,4 +1,4 @@
-"""Reads nanotron's configurations in Python: files that build a `Config` and save it as YAML.
+"""Reads nanotron configurations in Python: files that build a `Config` and save it as YAML.
 
 Based on huggingface/nanotron, 2026-11 (examples). Values in these files get the same dotted keys as
 in the YAML files, so that both can share a table. The file is never executed.
@@ -37,7 +37,7 @@ _FIRST_PARAMETERS = {
 """For each class, the parameter that its first positional argument sets."""
 _DENSE_MODELS = ("LlamaConfig", "Qwen2Config")
 _LOWER_CASE = ("tp_mode", "pp_engine")
-"""Keys whose values nanotron's classes also accept in capital letters."""
+"""Keys whose values may also be written in capital letters."""
 _CHANGES_NOTHING = (
     "print",
     "assert",
@@ -59,23 +59,23 @@ _CHANGES_NOTHING = (
 )
 """Functions and methods that do not change a configuration, by the last part of their name."""
 _READS_ONLY = ("get", "items", "keys", "index", "count")
-"""Methods of lists and dictionaries that do not change them."""
+"""List and dictionary methods that do not change their object."""
 _GIVES_ITEMS = ("enumerate", "reversed", "list", "tuple", "zip", "items", "values")
-"""Functions and methods that yield a list's own items to a loop."""
+"""Functions and methods that yield the items in a list to a loop."""
 _ANY_ITEM = "*"
-"""Stands for an item's index in the dotted key of a loop's variable."""
+"""Stands for the item index in the dotted key of a loop variable."""
 _MOST_LOOPS = 3
-"""Deepest nesting of loops whose variables are followed."""
+"""How deep loops may be nested so that their variables are followed."""
 _MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 """Expressions whose values a method may change later."""
 _MOST_NODES = 10_000
-"""Largest number of expressions that are read. Lists that contain each other would never end."""
+"""Maximum number of expressions to read. Lists that contain each other would never end."""
 _MOST_DEPTH = 40
-"""Deepest nesting of expressions that is read. Names that refer to each other would never end."""
+"""How deep expressions may be nested. Names that refer to each other would never end."""
 
 
 def nanotron_values(tree: ast.Module, file_name: str) -> tuple[ConfigValue, ...]:
-    """Return the values of the last `Config` that a file builds, under the keys in a YAML file.
+    """Return the values in the last `Config` that a file builds, under the keys in a YAML file.
 
     The result is empty if the file builds no `Config`. Raise `ParamsError` if the values are nested
     without end.
@@ -105,7 +105,7 @@ def _imported_classes(tree: ast.Module) -> set[str]:
 
 @dataclass(frozen=True)
 class _BuiltConfig:
-    """A call of nanotron's `Config`, and the names that are known at that point of the file."""
+    """A call to `Config` in nanotron, and the names known at that point in the file."""
 
     call: ast.Call
     variable: str
@@ -118,7 +118,7 @@ class _BuiltConfig:
 
 
 def _last_config(tree: ast.Module) -> _BuiltConfig | None:
-    """Return the last `Config` built at a file's top level, or else in one of its functions."""
+    """Return the last `Config` built at the top level of a file, or else in a function."""
     top = _always_run(tree.body)
     built = _config_in(tree, top)
     if built:
@@ -132,7 +132,7 @@ def _last_config(tree: ast.Module) -> _BuiltConfig | None:
 
 
 def _always_run(body: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """Return the statements of a body that always run when the file is started."""
+    """Return the statements in a body that always run when the file is started."""
     statements: list[ast.stmt] = []
     for statement in body:
         if isinstance(statement, ast.If) and is_main_test(statement.test):
@@ -143,7 +143,7 @@ def _always_run(body: Sequence[ast.stmt]) -> list[ast.stmt]:
 
 
 def _config_in(tree: ast.Module, statements: Sequence[ast.stmt]) -> _BuiltConfig | None:
-    """Return the last `Config` that these statements build, and the names known at that point."""
+    """Return the last `Config` built by these statements, and the names known at that point."""
     names, scope = _names_of(tree, statements)
     for statement in reversed(statements):
         call = getattr(statement, "value", None)
@@ -157,9 +157,9 @@ def _config_in(tree: ast.Module, statements: Sequence[ast.stmt]) -> _BuiltConfig
 def _names_of(
     tree: ast.Module, statements: Sequence[ast.stmt]
 ) -> tuple[dict[str, ast.expr], Scope]:
-    """Return the value of each name that a single statement sets, with inner names resolved."""
+    """Return values for names that a single statement sets, with inner names resolved."""
     counts = Counter(bound_names([tree]))
-    # The value of a parameter is known only in the calls of its function
+    # The value for a parameter is known only in calls to its function
     counts.update(node.arg for node in ast.walk(tree) if isinstance(node, ast.arg))
     names: dict[str, ast.expr] = {}
     scope = Scope()
@@ -168,7 +168,7 @@ def _names_of(
         for target in assigned_targets(statement):
             if not isinstance(target, ast.Name) or counts[target.id] > 1 or value is None:
                 continue
-            # Otherwise, a secret would be shown as the value of every key that refers to this name
+            # Otherwise, a secret would be shown as the value for every key that refers to this name
             if is_secret_name(target.id):
                 continue
             names[target.id] = value
@@ -178,7 +178,7 @@ def _names_of(
 
 @dataclass
 class _ConfigReader:
-    """Reads the classes of one configuration, and counts what it reads."""
+    """Reads the classes in a configuration, and counts what it reads."""
 
     file_name: str
     classes: set[str]
@@ -186,14 +186,14 @@ class _ConfigReader:
     names: Mapping[str, ast.expr]
     scope: Scope
     paths: dict[str, list[str]] = field(default_factory=dict)
-    """For each variable, the dotted keys of the parts of the configuration that it holds."""
+    """For each variable, dotted keys for the configuration parts that it holds."""
     plain_keys: set[str] = field(default_factory=set)
-    """The dotted keys of values that no other statement can change, such as numbers."""
+    """Dotted keys for values that no other statement can change, such as numbers."""
     num_nodes: int = 0
     depth: int = 0
 
     def values(self, path: str, node: ast.expr) -> Iterator[ConfigValue]:
-        """Yield the values of an expression with their dotted keys below `path`."""
+        """Yield the values in an expression with their dotted keys below `path`."""
         self.num_nodes += 1
         if self.num_nodes > _MOST_NODES:
             raise ParamsError(
@@ -208,7 +208,7 @@ class _ConfigReader:
         self.depth -= 1
 
     def _values_inside(self, path: str, node: ast.expr) -> Iterator[ConfigValue]:
-        """Yield the values of an expression that is not nested too deeply."""
+        """Yield the values in an expression that is not nested too deeply."""
         if isinstance(node, ast.Name) and node.id in self.names:
             self.paths.setdefault(node.id, []).append(path)
             yield from self.values(path, self.names[node.id])
@@ -228,7 +228,7 @@ class _ConfigReader:
             yield self._plain(path, node)
 
     def changes(self, tree: ast.Module, built: _BuiltConfig) -> Iterator[ConfigValue]:
-        """Yield the changes that the file's other statements make to the configuration."""
+        """Yield the changes that other statements in the file make to the configuration."""
         statements = list(statements_in(tree.body))
         num_parts = len(self.paths)
         named: set[ast.stmt] = set()
@@ -245,7 +245,7 @@ class _ConfigReader:
                 yield _unknown(statement)
 
     def _changes_of(self, statement: ast.stmt, built: _BuiltConfig) -> Iterator[ConfigValue]:
-        """Yield the changes that one statement makes to the parts that are known so far."""
+        """Yield the changes made by one statement to the parts known so far."""
         self._name_items(statement)
         is_certain = any(statement is other for other in built.statements)
         value: ast.expr | None = getattr(statement, "value", None)
@@ -261,7 +261,7 @@ class _ConfigReader:
             yield _unknown(statement)
 
     def _name_items(self, statement: ast.stmt) -> None:
-        """Record that the variables of a statement's loops hold items of the configuration."""
+        """Record that loop variables in a statement hold items in the configuration."""
         for target, iterable in _loops_of(statement):
             keys = self._keys_of_items(iterable)
             for name in _bound_by(target):
@@ -269,9 +269,9 @@ class _ConfigReader:
                 known_keys += [key for key in keys if key not in known_keys]
 
     def _keys_of_items(self, iterable: ast.expr) -> list[str]:
-        """Return the dotted keys of a loop's items.
+        """Return the dotted keys for the items in a loop.
 
-        The list is empty if the loop does not iterate over a part of the configuration.
+        The list is empty if the loop does not iterate over part of the configuration.
         """
         keys: list[str] = []
         for part in _gone_through(iterable):
@@ -286,7 +286,7 @@ class _ConfigReader:
     def _changed(
         self, variable: str, attribute: str, value: ast.expr, *, is_certain: bool
     ) -> Iterator[ConfigValue]:
-        """Yield a change of an attribute, once for each key of the variable."""
+        """Yield a change to an attribute, once for each key of the variable."""
         for path in list(dict.fromkeys(self.paths[variable])):
             name = _joined(path, attribute)
             if is_certain:
@@ -333,7 +333,7 @@ class _ConfigReader:
     def _is_handed_on(self, call: ast.Call, statement: ast.stmt) -> bool:
         """Return whether a call may change a part.
 
-        A call may change a part if it calls the part's method, or passes the part as an argument.
+        A call may change a part if it calls a method on it, or passes it as an argument.
         """
         name = _called_name(call)
         if name in _CHANGES_NOTHING:
@@ -343,7 +343,7 @@ class _ConfigReader:
         is_method = isinstance(call.func, ast.Attribute) and self._is_part(call.func.value)
         if is_method and name not in _READS_ONLY:
             return True
-        # nanotron's classes do not change their arguments, unless the object that they create is
+        # Classes in nanotron do not change their arguments, unless the object that they create is
         # discarded
         if name in self.classes and not isinstance(statement, ast.Expr | ast.With | ast.For):
             return False
@@ -351,10 +351,9 @@ class _ConfigReader:
         return any(self._is_part(item) for value in arguments for item in _items_of(value))
 
     def _place(self, node: ast.expr) -> tuple[str, str]:
-        """Return the configuration's variable at the start of an expression, and the attribute.
+        """Return the configuration variable that an expression starts with, and the attribute.
 
-        Both strings are empty if there is no such variable. An item of a list is treated as the
-        list.
+        Both strings are empty if there is no such variable. A list item is treated as the list.
         """
         name = dotted(_without_items(node))
         parts = name.split(".")
@@ -365,7 +364,7 @@ class _ConfigReader:
         return "", ""
 
     def _is_part(self, node: ast.expr) -> bool:
-        """Return whether an expression is a part of the configuration that can be changed."""
+        """Return whether an expression is a configuration part that can be changed."""
         variable, attribute = self._place(node)
         if not variable:
             return False
@@ -374,14 +373,14 @@ class _ConfigReader:
         return not all(self._is_plain(key) for key in keys)
 
     def _is_plain(self, key: str) -> bool:
-        """Return whether no other statement can change a key's value."""
+        """Return whether no other statement can change the value for a key."""
         if _ANY_ITEM not in key:
             return key in self.plain_keys
         pattern = re.compile(re.escape(key).replace(re.escape(_ANY_ITEM), r"\d+"))
         return any(pattern.fullmatch(plain_key) for plain_key in self.plain_keys)
 
     def _values_of_class(self, path: str, call: ast.Call) -> Iterator[ConfigValue]:
-        """Yield the arguments of one of nanotron's classes."""
+        """Yield the arguments given to a nanotron class."""
         class_name = last_name(call.func)
         if path.endswith("model_config") and class_name not in _DENSE_MODELS:
             yield ConfigValue(_joined(path, _sign_of_model(class_name)), True, call.lineno)
@@ -411,14 +410,14 @@ class _ConfigReader:
         return ConfigValue(path, value, node.lineno)
 
     def _choice(self, node: ast.expr) -> object:
-        """Return the name of an enum member or of a type: `reduce_scatter`, `bfloat16`."""
+        """Return the name of an enum member or a type: `reduce_scatter`, `bfloat16`."""
         module, _, name = dotted(node).rpartition(".")
         if module == "torch" or (module in self.classes and name.isupper()):
             return name.lower()
         return UNKNOWN
 
     def _attribute(self, node: ast.Attribute) -> ast.expr | None:
-        """Return the argument that set a variable's attribute, as in `model_config.vocab_size`."""
+        """Return the argument that set an attribute, as in `model_config.vocab_size`."""
         variable, _, attribute = dotted(node).partition(".")
         built = self.names.get(variable)
         if not isinstance(built, ast.Call) or is_secret_name(attribute):
@@ -429,7 +428,7 @@ class _ConfigReader:
         return None
 
     def _is_class(self, node: ast.expr) -> bool:
-        """Return whether an expression is a nanotron class, or a name of such a class."""
+        """Return whether an expression is a nanotron class, or names one."""
         if isinstance(node, ast.Name):
             node = self.names.get(node.id, node)
         return isinstance(node, ast.Call) and last_name(node.func) in self.classes
@@ -441,13 +440,13 @@ def _unknown(statement: ast.stmt) -> ConfigValue:
 
 
 def _nodes_in(statement: ast.stmt) -> Iterator[ast.AST]:
-    """Yield the expressions of a statement, except those of nested statements."""
+    """Yield the expressions in a statement, except those in nested statements."""
     for head in head_nodes(statement):
         yield from ast.walk(head)
 
 
 def _loops_of(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield the variable of each loop of a statement, and the expression that is iterated over."""
+    """Yield the variable for each loop in a statement, and the expression to iterate over."""
     if isinstance(statement, ast.For | ast.AsyncFor):
         yield statement.target, statement.iter
     for node in _nodes_in(statement):
@@ -470,7 +469,7 @@ def _gone_through(iterable: ast.expr) -> list[ast.expr]:
 
 
 def _called_name(call: ast.Call) -> str:
-    """Return the last name of the called function.
+    """Return the last part of the function name in a call.
 
     For a call such as `a[0].get()`, the result is `get`.
     """
@@ -525,12 +524,12 @@ def _builds_another(statement: ast.stmt, built: _BuiltConfig) -> bool:
 
 
 def _joined(path: str, name: str) -> str:
-    """Return the dotted key of a name below a path."""
+    """Return the dotted key for a name below a path."""
     return f"{path}.{name}" if path else name
 
 
 def _is_text(node: ast.expr | None) -> bool:
-    """Return whether a key of a dictionary is a string literal."""
+    """Return whether a dictionary key is a string literal."""
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 

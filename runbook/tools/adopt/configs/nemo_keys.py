@@ -1,4 +1,4 @@
-"""The keys of NeMo 2: trainer, data, optim, log, and the model keys that Megatron Bridge shares.
+"""Keys in NeMo 2: trainer, data, optim, log, and the model keys that Megatron Bridge shares.
 
 Based on NVIDIA/NeMo, 2025-09 (nemo/collections/llm/recipes and nemo/lightning), and
 NVIDIA/NeMo-Run.
@@ -66,7 +66,7 @@ _PRECISION_SIGNS = {"bf16": "bf16", "fp16": "fp16", "16": "fp16", "32": "fp32"}
 
 
 def _precision(value: Any) -> str:
-    """Convert NeMo's name for a precision, or the precision's class, to ours."""
+    """Convert a precision, given by its name or class in NeMo, to ours."""
     name = str(value).lower()
     for sign, precision in _PRECISION_SIGNS.items():
         if sign in name:
@@ -75,7 +75,7 @@ def _precision(value: Any) -> str:
 
 
 def _batches(value: Any) -> int:
-    """Convert a number of batches.
+    """Convert a batch count.
 
     0.0 means no batches. Other fractions of an epoch cannot be converted.
     """
@@ -86,12 +86,12 @@ def _batches(value: Any) -> int:
 
 
 def _shares(value: Any) -> str:
-    """Convert the split of the text, which is a string `900,50,50` or a list of three numbers."""
+    """Convert the text split, which is a string `900,50,50` or a list of three numbers."""
     text = value if isinstance(value, str) else ",".join(map(str, value))
     return text.strip("[]").replace(" ", "")
 
 
-# megatron-core's TransformerConfig and nemo/collections/llm/gpt/model/base.py, GPTConfig
+# TransformerConfig in megatron-core, and GPTConfig in nemo/collections/llm/gpt/model/base.py
 _MODEL_CONFIG = (
     IntegerKey("num_layers", "training.shape.layers"),
     IntegerKey("hidden_size", "training.shape.hidden"),
@@ -237,10 +237,9 @@ MODEL_ROWS = (
     *in_section("model", *_MODEL_CONFIG),
     *_OTHER_MODEL_KEYS,
 )
-"""Rows for the model's keys, which NeMo 2 has under model.config, and Megatron Bridge under
-model."""
+"""Rows for model keys, which NeMo 2 has under model.config, and Megatron Bridge under model."""
 
-# Arguments of a recipe (recipes/llama3_8b.py), also used in scripts/performance/helpers.py
+# Arguments for a recipe (recipes/llama3_8b.py), also used in scripts/performance/helpers.py
 _ARGUMENTS = (
     IntegerKey("num_nodes", "jobs.training.nodes"),
     IntegerKey("num_gpus_per_node", "jobs.training.devices_per_node"),
@@ -378,7 +377,7 @@ _DATA_ROWS = in_section(
     DroppedKey("eod_mask_loss", why=EVERY_TOKEN_COUNTS, same_if=OFF),
     DroppedKey("_target_", why="02-data prepares the text"),
 )
-# megatron-core's OptimizerConfig, and nemo/lightning/pytorch/optim/lr_scheduler.py
+# OptimizerConfig in megatron-core, and nemo/lightning/pytorch/optim/lr_scheduler.py
 _OPTIMIZER_ROWS = (
     *in_section(
         "optim.config",
@@ -471,4 +470,4 @@ DEFAULTS: dict[str, Any] = {
     "trainer.strategy.ddp.overlap_grad_reduce": True,
     "trainer.strategy.ddp.overlap_param_gather": True,
 }
-"""Defaults that NeMo's recipes share (recipes/llama3_8b.py, optim/adam.py, log/default.py)."""
+"""Defaults that recipes in NeMo share (recipes/llama3_8b.py, optim/adam.py, log/default.py)."""

@@ -1,4 +1,4 @@
-"""Recipes of NeMo 2, in Python or as the YAML that `nemo_run` exports.
+"""Recipes for NeMo 2, in Python or as YAML exported by `nemo_run`.
 
 Both have the same dotted keys: `recipe.trainer.max_steps = 100` and `trainer: max_steps: 100`.
 """
@@ -31,14 +31,14 @@ from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.program_arguments import ModelKind
 
 _PEAK = 3e-4
-"""Default learning rate of the recipes (recipes/optim/adam.py)."""
+"""Default learning rate in the recipes (recipes/optim/adam.py)."""
 _EIGHT_BITS = {
     "mxfp8": "mxfp8",
     "fp8_current": "tensorwise",
     "fp8_subchannel": "blockwise",
     "fp8": "delayed",
 }
-"""The 8-bit scaling, by a substring of the precision's name. The first match applies.
+"""The 8-bit scaling, by a substring in the precision name. The first match applies.
 
 Source: recipes/precision/mixed_precision.py.
 """
@@ -115,7 +115,7 @@ def take_recipe_model(values: Values, findings: Findings) -> None:
 
 
 def _take_mock_text(values: Values, findings: Findings) -> None:
-    """Use synthetic text, which is every recipe's default."""
+    """Use synthetic text, which is the default in every recipe."""
     names_no_module = "data._target_" not in values
     if names_no_module or text(values, "data._target_").endswith("MockDataModule"):
         line = line_of(values, "data._target_")
@@ -123,14 +123,14 @@ def _take_mock_text(values: Values, findings: Findings) -> None:
 
 
 def _take_recipe_defaults(values: Values, findings: Findings) -> None:
-    """Use the default schedule and precision of all recipes."""
+    """Use the schedule and precision that all recipes default to."""
     line = line_of(values, "optim.lr_scheduler._target_")
     findings.take("training.schedule", "cosine", line, "CosineAnnealing", over=False)
     findings.take("training.precision", "bf16", 0, "bf16_mixed is the recipes' default", over=False)
 
 
 def _take_eight_bits(values: Values, findings: Findings) -> None:
-    """Adopt the 8-bit scaling of a mixed precision such as `bf16_with_fp8_mixed`."""
+    """Adopt the 8-bit scaling for a mixed precision such as `bf16_with_fp8_mixed`."""
     precision = text(values, "trainer.plugins._target_")
     for sign, scaling in _EIGHT_BITS.items():
         if sign in precision:
@@ -149,7 +149,7 @@ def _take_least_rate(values: Values, findings: Findings) -> None:
 
 
 def _take_saves(values: Values, findings: Findings) -> None:
-    """Turn checkpoints off if NeMo's are off.
+    """Turn checkpoints off if they are off in NeMo.
 
     Ask for the save interval if NeMo states it in minutes.
     """

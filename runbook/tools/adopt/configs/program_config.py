@@ -1,4 +1,4 @@
-"""Reads the configuration of another program, and recognizes the program."""
+"""Reads a configuration for another program, and recognizes the program."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,9 +43,9 @@ _YAML_ENDINGS = {".yaml", ".yml"}
 _CONFIG_ENDINGS = {".toml", ".py", *_YAML_ENDINGS}
 _ENOUGH_SIGNS = 2
 _FINE_TUNES = re.compile(r"(?:^|[_.])(?:sft|lora|peft|dpo|grpo|finetune)(?:[_.]|$)")
-"""Substrings in the names of functions that configure fine-tuning."""
+"""Substrings in names of functions used to configure fine-tuning."""
 _OTHER_LAYERS = re.compile(r"rwkv|mamba|flux|retnet")
-"""Substrings in the names of torchtitan functions that train models without attention."""
+"""Substrings in names of torchtitan functions for models without attention."""
 
 NamedText = tuple[str, str]
 """A file name and text."""
@@ -53,16 +53,16 @@ NamedText = tuple[str, str]
 
 @dataclass(frozen=True)
 class ProgramConfig:
-    """A configuration of another program that has been read."""
+    """A configuration for another program, after it was read."""
 
     format: ConfigFormat
     values: tuple[ConfigValue, ...]
-    """The values, in the order of the file."""
+    """The values, in file order."""
     notes: tuple[str, ...] = ()
 
     @property
     def with_defaults(self) -> dict[str, ConfigValue]:
-        """The last value of each key, or the program's default if the file does not set it."""
+        """The last value for each key, or the program default if the file does not set it."""
         defaults = {**self.format.defaults, **self._recipe_layout()}
         values = [ConfigValue(name, value, 0) for name, value in defaults.items()]
         values += [value for value in self.values if value.known]
@@ -124,7 +124,7 @@ def _refuse_launch_number(launch_number: int, files: Sequence[NamedText]) -> Non
 
 
 def _read_toml(name: str, text: str) -> ProgramConfig:
-    """Return torchtitan's configuration. Raise `ParamsError` for another program's file."""
+    """Return a torchtitan configuration. Raise `ParamsError` if the file is for another program."""
     values = toml_values(text, name)
     if not _count_signs(TORCHTITAN, values):
         raise ParamsError(AdoptMessage.NOT_TORCHTITAN, name=name)
@@ -142,7 +142,7 @@ def _read_yaml(files: Sequence[NamedText]) -> ProgramConfig:
 
     _refuse_by_name(values, first_name)
     best = max(_YAML_FORMATS, key=lambda config_format: _count_signs(config_format, values))
-    # Lightning's command line also gives classes in this way, but their models are unknown
+    # The Lightning command line also gives classes in this way, but their models are unknown
     is_lightnings = any(value.name.endswith(".class_path") for value in values)
     if is_lightnings or _count_signs(best, values) < _ENOUGH_SIGNS:
         raise ParamsError(AdoptMessage.NOT_A_CONFIGURATION, files=first_name)
@@ -176,7 +176,7 @@ def _refuse_by_name(values: Sequence[ConfigValue], name: str) -> None:
 
 
 def _count_signs(config_format: ConfigFormat, values: Sequence[ConfigValue]) -> int:
-    """Count the file's keys that identify a format."""
+    """Count the keys in a file that can be used to identify a format."""
     names = {value.name for value in values}
     return sum(_has_sign(names, sign) for sign in config_format.signs)
 
@@ -208,7 +208,7 @@ def _refuse_fine_tuning(values: Sequence[ConfigValue], name: str) -> None:
 
 
 def _other_layers(value: ConfigValue) -> str:
-    """Return the kind of layers that a value sets instead of attention, or an empty string."""
+    """Return the layer type that a value sets instead of attention, or an empty string."""
     if value.name.endswith(".is_mamba_config") and value.value is True:
         return "mamba"
     if value.name == "attention_config":
@@ -218,7 +218,7 @@ def _other_layers(value: ConfigValue) -> str:
 
 
 def _read_recipe(name: str, text: str, launch_number: int) -> ProgramConfig:
-    """Return the recipe of a Python file. Raise `ParamsError` if the file calls no recipe."""
+    """Return the recipe in a Python file. Raise `ParamsError` if the file calls no recipe."""
     with refused_if_unreadable(name):
         values = nanotron_values(parsed_file(text, name), name)
     if values:
@@ -254,7 +254,7 @@ def _chosen(calls: Sequence[RecipeCall], factory: str, launch_number: int, name:
 
 
 def _torchtitan_config(calls: Sequence[RecipeCall], call: RecipeCall, name: str) -> ProgramConfig:
-    """Return the torchtitan configuration that a function of a recipe returns.
+    """Return the torchtitan configuration that a function in a recipe returns.
 
     Raise `ParamsError` if it configures fine-tuning or a model without attention.
     """
@@ -279,9 +279,9 @@ def _torchtitan_config(calls: Sequence[RecipeCall], call: RecipeCall, name: str)
 
 
 def _recipe_config(calls: Sequence[RecipeCall], call: RecipeCall, name: str) -> ProgramConfig:
-    """Return the configuration that a recipe of NeMo 2 or Megatron Bridge creates.
+    """Return the configuration that a recipe for NeMo 2 or Megatron Bridge creates.
 
-    Raise `ParamsError` if the recipe's model is not a dense GPT.
+    Raise `ParamsError` if the model is not a dense GPT.
     """
     if is_other_model(call.recipe):
         raise ParamsError(

@@ -19,9 +19,9 @@ from runbook.tools.adopt.configs.syntax import (
 )
 
 _HELPERS = ("set_primary_perf_configs",)
-"""Functions that change a recipe through keyword arguments that the table of keys has."""
+"""Functions used to change a recipe through keyword arguments listed in the key table."""
 _STARTERS = ("run.run", "nemo_run.run", "run.cli.main", "pretrain", "llm.pretrain")
-"""Functions that start the training of a recipe without changing it."""
+"""Functions that start training a recipe and do not change it."""
 _STARTER_ARGUMENTS = frozenset(
     (
         "executor",
@@ -46,7 +46,7 @@ _READABLE = (
     "data.seq_length",
     "log.name",
 )
-"""Attributes of a recipe that are numbers or names.
+"""Recipe attributes that are numbers or names.
 
 A statement that only reads them, for example to create an executor, changes nothing.
 """
@@ -68,7 +68,7 @@ def changes_of(variable: str, statement: ast.AST, reader: ValueReader) -> list[C
 
 
 def starts_with(statement: ast.stmt, recipe: ast.Call) -> bool:
-    """Return whether a statement only starts the training of the recipe it creates."""
+    """Return whether a statement only starts training the recipe it creates."""
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
         return False
     call = statement.value
@@ -78,7 +78,7 @@ def starts_with(statement: ast.stmt, recipe: ast.Call) -> bool:
 
 
 def is_readable(name: str) -> bool:
-    """Return whether a part of a recipe is a number or a name, and therefore immutable."""
+    """Return whether part of a recipe is a number or a name, and therefore immutable."""
     return name in _READABLE
 
 
@@ -107,7 +107,7 @@ def _reads_numbers(statement: ast.AST, variable: str) -> bool:
 
 
 def _augmented(variable: str, statement: ast.AugAssign) -> list[ConfigValue] | None:
-    """Return the change of `recipe.data.global_batch_size *= 2`, with an unknown result."""
+    """Return the change made by `recipe.data.global_batch_size *= 2`, with an unknown result."""
     name = path_in(statement.target, variable)
     if not name:
         return None
@@ -196,7 +196,7 @@ def _is_starter(function: str, call: ast.Call) -> bool:
 
 
 def _arguments_of_starter(call: ast.Call, variable: str) -> Iterator[ConfigValue]:
-    """Yield the arguments of a starter that may change the training, such as its plugins."""
+    """Yield arguments to a starter that may change training, such as its plugins."""
     for keyword in call.keywords:
         if keyword.arg in _STARTER_ARGUMENTS or dotted(keyword.value) == variable:
             continue
@@ -209,7 +209,7 @@ def _arguments_of_starter(call: ast.Call, variable: str) -> Iterator[ConfigValue
 
 
 def _plugins(name: str, items: Sequence[ast.expr]) -> Iterator[ConfigValue]:
-    """Yield each plugin of a list under the name of its class."""
+    """Yield each plugin in a list under its class name."""
     for item in items:
         plugin = class_of(item)
         yield ConfigValue(joined(name, plugin), source_of(item), item.lineno, known=False)

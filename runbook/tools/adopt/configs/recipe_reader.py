@@ -1,4 +1,4 @@
-"""Reads the statements of a Python file that create and change a recipe, in order."""
+"""Reads the statements used to create and change a recipe in a Python file, in order."""
 
 import ast
 import itertools
@@ -36,23 +36,23 @@ from runbook.tools.adopt.configs.syntax import (
 from runbook.tools.adopt.messages import AdoptMessage
 
 TRAINER_CONFIG = "Trainer.Config"
-"""The class of torchtitan's configurations in Python."""
+"""Class used for torchtitan configurations in Python."""
 PRETRAIN_COMMON = "_pretrain_common"
-"""The function that each recipe in Megatron Bridge's own files starts with (recipes/common.py)."""
+"""The function that each recipe in Megatron Bridge itself starts with (recipes/common.py)."""
 NAMED_AFTER_FUNCTION = (TRAINER_CONFIG, PRETRAIN_COMMON)
-"""Configurations that are named after the function that creates them.
+"""Configurations named after the function that creates them.
 
 Each call returns a new configuration.
 """
 MOST_CALLS = 100
 _MOST_VARIABLES = 300
 _MOST_MENTIONED = 50
-"""Largest number of configurations mentioned in one statement.
+"""How many configurations one statement may mention.
 
 The whole statement is searched for each name.
 """
 _MOST_BRANCHES = 200
-"""Largest number of branches around one statement.
+"""How many branches there may be around one statement.
 
 An early return counts as a branch around everything after it.
 """
@@ -74,28 +74,28 @@ _NO_OBJECTS = frozenset(
         "sum",
     )
 )
-"""Functions that return a number, a string or an element of a dictionary."""
+"""Functions that return a number, a string or a dictionary element."""
 Makers = Mapping[str, bool]
 """Functions that create recipes, by name.
 
-The value is True if each call creates a new configuration, as with torchtitan's functions and
-Megatron Bridge's recipes.
+The value is True if each call creates a new configuration, as with torchtitan functions and
+Megatron Bridge recipes.
 """
 
 
 @dataclass(frozen=True)
 class FileContext:
-    """State shared by all readers of a file."""
+    """State shared by all readers for a file."""
 
     functions: FileFunctions
     makers: Makers
     branches: "itertools.count[int]" = field(default_factory=itertools.count)
-    """Counter that numbers the branches of the file."""
+    """Counter used to number the branches in the file."""
 
 
 @dataclass
 class RecipeReader:
-    """Reads the statements of one function, or of the module level."""
+    """Reads the statements in one function, or at module level."""
 
     context: FileContext
     function: str
@@ -109,11 +109,11 @@ class RecipeReader:
     bindings: dict[str, list[HeldConfig]] = field(default_factory=dict)
     """The configurations that variables hold."""
     calls: list[OpenConfig] = field(default_factory=list)
-    """Calls of recipes."""
+    """Calls to recipes."""
     callers: list[OpenConfig] = field(default_factory=list)
-    """Calls of functions that create recipes; `recipe` is then the name of the function."""
+    """Calls to functions used to create recipes; `recipe` is then the function name."""
     returned: list[tuple[Branches, list[HeldConfig]]] = field(default_factory=list)
-    """The value of each return statement that was read, and the branches around it."""
+    """For each return statement that was read, its value and the branches around it."""
 
     def read(self, body: Sequence[ast.stmt], path: Branches) -> None:
         """Read statements that are inside the branches in `path`."""
@@ -231,7 +231,7 @@ class RecipeReader:
             self._add(variable, unread, path)
 
     def _definition(self, statement: Function | ast.ClassDef, path: Branches) -> None:
-        """Report the statements of an inner function that change an outer function's recipe.
+        """Report statements in an inner function that change a recipe in an outer function.
 
         A default argument, as in `def tune(r=recipe)`, is bound when the function is defined.
         """
@@ -250,7 +250,7 @@ class RecipeReader:
     def _later_statement(
         self, statement: ast.stmt, local_names: Container[str], path: Branches
     ) -> None:
-        """Report the changes that a statement of an inner function makes to an outer recipe."""
+        """Report the changes that a statement in an inner function makes to an outer recipe."""
         if isinstance(statement, ast.If | ast.While) and is_passive(statement.test):
             return
         mentioned = self._mentioned(head_nodes(statement))
@@ -356,7 +356,7 @@ class RecipeReader:
     ) -> None:
         """Track the recipe that a call creates.
 
-        Later statements no longer change the variable's earlier recipe.
+        Later statements no longer change the recipe that the variable held before.
         """
         self._add_unread_arguments(statement, call, path)
         opened = self._opened(recipe_of(call), call, path)
@@ -377,7 +377,7 @@ class RecipeReader:
         return is_maker and maker in self.context.functions.with_result
 
     def _add_unread_arguments(self, statement: ast.stmt, call: ast.Call, path: Branches) -> None:
-        """Report a statement that passes a recipe to a function that creates another recipe."""
+        """Report a statement that passes a recipe to a function used to create another recipe."""
         for variable in self._mentioned([call]):
             if self._is_recipe(variable):
                 self._add_unread(variable, statement, path)
@@ -429,7 +429,7 @@ class RecipeReader:
         return opened
 
     def _call(self, statement: ast.stmt, variable: str, call: ast.Call, path: Branches) -> None:
-        """Read a statement that assigns the result of a call to a variable."""
+        """Read a statement that assigns a call result to a variable."""
         inner = self._follow(call, path)
         if inner is None:
             self._changes(statement, path)
@@ -459,7 +459,7 @@ class RecipeReader:
         return new_object
 
     def _follow(self, call: ast.Call, path: Branches) -> "RecipeReader | None":
-        """Read the function of the file that a call runs; return None if it cannot be followed."""
+        """Read the function in the file that a call runs; return None if it cannot be followed."""
         functions = self.context.functions
         function = functions.follow(call)
         if function is None:
@@ -512,7 +512,7 @@ class RecipeReader:
         return held_configs if path == self.start else []
 
     def _value_reader(self, path: Branches) -> ValueReader:
-        """Return a reader for expressions at this point of the file."""
+        """Return a reader for expressions at this point in the file."""
 
         def follow(call: ast.Call) -> list[HeldConfig] | None:
             functions = self.context.functions
@@ -529,7 +529,7 @@ class RecipeReader:
         return ValueReader(self.scope, self.bindings, self.context.functions.plain, follow)
 
     def _bind_parts(self, reader: ValueReader, held_configs: Sequence[HeldConfig]) -> None:
-        """Apply later changes of objects to the configurations that now contain these objects."""
+        """Apply later changes to objects to the configurations that now contain these objects."""
         for variable, name in reader.used:
             parts = [binding.part(name) for binding in held_configs]
             self.bindings[variable] = [*self.bindings.get(variable, []), *parts]
@@ -540,7 +540,7 @@ class RecipeReader:
             binding.add(value, path)
 
     def _add_changes(self, variables: Sequence[str], statement: ast.stmt, path: Branches) -> None:
-        """Add the changes that a statement makes to the configurations of several variables."""
+        """Add the changes that a statement makes to configurations in several variables."""
         if len(variables) > _MOST_MENTIONED:
             raise ParamsError(
                 AdoptMessage.MANY_RECIPES_IN_A_STATEMENT,
@@ -555,7 +555,7 @@ class RecipeReader:
         self._add(variable, _unread(statement), path)
 
     def _add_change(self, variable: str, statement: ast.AST, path: Branches) -> None:
-        """Add the changes that a statement makes to a variable's configuration.
+        """Add the changes that a statement makes to the configuration in a variable.
 
         If the statement is not understood, add the statement itself.
         """
@@ -576,7 +576,7 @@ def _makes_object(function: str) -> bool:
 
 
 def _has_recipe(held_configs: Sequence[HeldConfig]) -> bool:
-    """Return whether a variable may hold a recipe or a part of one."""
+    """Return whether a variable may hold a recipe or part of one."""
     return any(binding.config.recipe for binding in held_configs)
 
 
@@ -590,9 +590,9 @@ def _unread(statement: ast.AST) -> ConfigValue:
 
 
 def _merged(ends: Sequence[Mapping[str, list[HeldConfig]]]) -> dict[str, list[HeldConfig]]:
-    """Merge the values that variables have at the ends of alternative branches.
+    """Merge the values that variables have where alternative branches end.
 
-    A variable that holds an object in only some of the branches may also hold an unknown object.
+    A variable that holds an object in only some branches may also hold an unknown object.
     """
     merged: dict[str, list[HeldConfig]] = {}
     for variable in dict.fromkeys(itertools.chain.from_iterable(ends)):
@@ -621,7 +621,7 @@ def _only_gives(statement: ast.stmt, variable: str) -> bool:
 
 
 def recipe_of(call: ast.Call) -> str:
-    """Return the name of a call's recipe: `llama3_8b` for `llm.llama3_8b.pretrain_recipe(...)`."""
+    """Return the recipe name in a call: `llama3_8b` for `llm.llama3_8b.pretrain_recipe(...)`."""
     *modules, function = dotted(call.func).split(".")
     module = modules[-1] if modules else function
     if f"{module}.{function}" == TRAINER_CONFIG:

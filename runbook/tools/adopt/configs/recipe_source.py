@@ -1,7 +1,7 @@
 """Reads recipes in Python files: each recipe call, its keyword arguments and later changes.
 
-The file is parsed but never executed. Values that are known only at run time are kept as source
-text, and so are statements that use a recipe in a way that adopt does not understand.
+The file is parsed but never executed. Values known only at run time are kept as source text, and so
+are statements that use a recipe in a way adopt does not understand.
 """
 
 import ast
@@ -30,23 +30,23 @@ from runbook.tools.adopt.configs.shared_recipes import FunctionReading, read_sha
 from runbook.tools.adopt.configs.syntax import Function, dotted, source_of
 
 _MOST_NODES = 60_000
-"""Largest number of nodes in a file's syntax tree, enough for about 5,000 lines."""
+"""How many nodes a syntax tree may have, enough for about 5,000 lines."""
 _DEEPEST_FUNCTION = 20
 _MOST_COPIES = 5
 
 
 @dataclass(frozen=True)
 class RecipeCall:
-    """A call of a recipe, and the changes that the file makes to the result."""
+    """A call to a recipe, and the changes that the file makes to the result."""
 
     recipe: str
-    """The recipe's name: llama3_8b."""
+    """Recipe name: llama3_8b."""
     function: str
     """The function that contains the call, or '' at module level."""
     line: int
     values: tuple[ConfigValue, ...]
     is_bridge: bool
-    """Whether the recipe is Megatron Bridge's, not NeMo's."""
+    """Whether the recipe is for Megatron Bridge, not for NeMo."""
 
     @property
     def is_torchtitan(self) -> bool:
@@ -55,7 +55,7 @@ class RecipeCall:
 
 
 def recipe_calls(text: str, file_name: str) -> list[RecipeCall]:
-    """Return every call of a recipe in a Python file, in order.
+    """Return every call to a recipe in a Python file, in order.
 
     Raise `ParamsError` if the file is not valid Python.
     """
@@ -81,7 +81,7 @@ def refused_if_unreadable(file_name: str) -> Iterator[None]:
 
 
 def parsed_file(text: str, file_name: str) -> ast.Module:
-    """Return the syntax tree of a Python file.
+    """Parse a Python file to a syntax tree.
 
     Raise `ParamsError` if the file is too long for a recipe.
     """
@@ -96,8 +96,7 @@ def parsed_file(text: str, file_name: str) -> ast.Module:
 def _parsed(text: str) -> ast.Module:
     """Parse a Python file.
 
-    Suppress Python's warnings about strings in the file, because only the file's author can fix
-    them.
+    Suppress warnings about strings in the file, because only its author can fix them.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -127,16 +126,16 @@ def _as_recipe_call(config: OpenConfig) -> RecipeCall:
 
 @dataclass(frozen=True)
 class _Reading:
-    """The result of reading a file once."""
+    """What was found by reading a file once."""
 
     calls: list[OpenConfig]
-    """Calls of recipes."""
+    """Calls to recipes."""
     callers: list[OpenConfig]
-    """Calls of the functions that create recipes."""
+    """Calls to functions used to create recipes."""
 
 
 def _read_file(tree: ast.Module) -> list[OpenConfig]:
-    """Return the calls of recipes at module level and in functions.
+    """Return the calls to recipes at module level and in functions.
 
     The first pass finds the functions that create recipes; the second finds what their callers
     change.
@@ -144,7 +143,7 @@ def _read_file(tree: ast.Module) -> list[OpenConfig]:
     makers = _makers(_read_once(tree, {}).calls)
     reading = _read_once(tree, makers)
     for _ in range(_MOST_COPIES):
-        # A function that starts from another function's configuration also creates a configuration
+        # A function that starts from the configuration in another function also creates one
         more_makers = _copying_functions(reading.callers, makers)
         if not more_makers:
             break
@@ -177,11 +176,11 @@ def _rewriting_calls(tree: ast.Module) -> list[ConfigValue]:
 
 _REWRITES = ("exec", "eval", "globals", "locals", "vars", "execfile", "runpy.run_path")
 _MOST_REWRITING = 20
-"""Largest number of calls that are listed. A single one is enough to reject the run file."""
+"""Maximum number of calls to list. A single one is enough to reject the run file."""
 
 
 def _count_for_maker(caller: OpenConfig, calls: Sequence[OpenConfig]) -> None:
-    """Add a caller's changes to the recipes of the function that it calls."""
+    """Add changes made by a caller to the recipes in the function that it calls."""
     for call in calls:
         if call.function == caller.recipe:
             call.values += caller.values
@@ -192,7 +191,7 @@ def _makers(calls: Sequence[OpenConfig]) -> dict[str, bool]:
 
 
 def _copying_functions(callers: Sequence[OpenConfig], makers: Makers) -> list[str]:
-    """Return functions that start from a maker's configuration and are not known as makers yet."""
+    """Return functions that start from what a maker returns and are not known as makers yet."""
     copying = [caller.function for caller in callers if makers[caller.recipe]]
     return [name for name in copying if name and name not in makers]
 
@@ -200,8 +199,8 @@ def _copying_functions(callers: Sequence[OpenConfig], makers: Makers) -> list[st
 def _changed_copies(calls: Sequence[OpenConfig], copies: Sequence[OpenConfig]) -> list[OpenConfig]:
     """Return a configuration for each function that calls another maker and changes its result.
 
-    Each call of such a function returns a new configuration. Functions can form a chain, where each
-    starts from the previous function's result.
+    Each call to such a function returns a new configuration. Functions can form a chain, where each
+    starts from what the previous one returned.
     """
     by_function = {call.function: call for call in calls if call.recipe in NAMED_AFTER_FUNCTION}
     changed: list[OpenConfig] = []

@@ -1,4 +1,4 @@
-"""Values of expressions in a recipe: literals and configurations.
+"""Values that expressions in a recipe have: literals and configurations.
 
 A configuration is a call such as `run.Config(Data, seq_length=4096)`.
 """
@@ -18,12 +18,12 @@ from runbook.tools.adopt.messages import AdoptMessage
 Branches = tuple[int, ...]
 """The branches around a statement."""
 _CONFIG_CALLS = ("Config", "Partial")
-"""Calls of nemo_run that wrap the keyword arguments of another class."""
+"""Calls in nemo_run that wrap keyword arguments for another class."""
 _MOST_LETTERS = 200
 _MOST_VALUES = 5000
-"""Largest number of values in a recipe. The largest public recipe we have seen has 200."""
+"""How many values a recipe may have. The largest public recipe we have seen has 200."""
 _MOST_PART_VALUES = 300
-"""Largest number of values in an object.
+"""How many values an object may have.
 
 An object can be part of multiple other objects, so the number of values can grow exponentially.
 """
@@ -37,7 +37,7 @@ class OpenConfig:
     """
 
     recipe: str
-    """The recipe's name, or empty for an object."""
+    """Recipe name, or empty for an object."""
     function: str
     """The function that contains the call."""
     line: int
@@ -61,7 +61,7 @@ class OpenConfig:
             self.values.append(replace(value, value=source, known=False))
 
     def take_part(self, call: ast.Call, values: Iterator[ConfigValue]) -> None:
-        """Read the values of the object that a call creates.
+        """Read the values in the object that a call creates.
 
         If there are too many values, use the source text of the call instead.
         """
@@ -76,11 +76,11 @@ class OpenConfig:
 
 @dataclass(frozen=True)
 class HeldConfig:
-    """The value of a variable: a configuration, or a part of one."""
+    """What a variable holds: a configuration, or part of one."""
 
     config: OpenConfig
     prefix: str = ""
-    """The part's dotted key, or empty for the whole configuration."""
+    """Dotted key for the part, or empty for the whole configuration."""
 
     def part(self, path: str) -> "HeldConfig":
         """Return the value of an attribute."""
@@ -119,13 +119,13 @@ class ValueReader:
     scope: Scope
     bindings: Bindings
     plain: Container[str]
-    """Functions of the file that can be followed."""
+    """Functions in the file that can be followed."""
     follow: Follow
     used: list[tuple[str, str]] = field(default_factory=list)
-    """Variables that became part of a configuration, each with the part's dotted key."""
+    """Variables that became part of a configuration, each with the dotted key for the part."""
 
     def values(self, name: str, node: ast.expr) -> Iterator[ConfigValue]:
-        """Yield the value of an expression, or each keyword argument of a configuration."""
+        """Yield the value of an expression, or each keyword argument in a configuration."""
         if len(name) > _MOST_LETTERS:
             raise ParamsError(
                 AdoptMessage.MANY_LETTERS_OF_A_KEY, line=node.lineno, most=_MOST_LETTERS
@@ -156,7 +156,7 @@ class ValueReader:
     def _chosen(self, node: ast.IfExp) -> ast.expr:
         """Return the branch that a conditional expression takes.
 
-        If the expression's test is unknown, return the whole expression.
+        If the test in the expression is unknown, return the whole expression.
         """
         truth = self.scope.truth(node.test)
         if truth is None:
@@ -164,7 +164,7 @@ class ValueReader:
         return node.body if truth else node.orelse
 
     def _values_of_variable(self, name: str, node: ast.Name) -> Iterator[ConfigValue]:
-        """Yield the values of the single object that a variable holds."""
+        """Yield the values in the single object that a variable holds."""
         held_object = object_in(self.bindings[node.id])
         if held_object is None:
             yield ConfigValue(name, source_of(node), node.lineno, known=False)
@@ -174,7 +174,7 @@ class ValueReader:
             yield under(name, value)
 
     def _values_of_call(self, name: str, call: ast.Call) -> Iterator[ConfigValue]:
-        """Yield the values of a configuration, or of the result of one of the file's functions."""
+        """Yield the values in a configuration, or in the result of a function in the file."""
         returned = self.follow(call)
         if returned is not None:
             for binding in returned:
@@ -195,7 +195,7 @@ def class_of(node: ast.expr) -> str:
 
 
 def _is_config(call: ast.Call) -> bool:
-    """Return whether a call is one of nemo_run's that wrap the arguments of another class."""
+    """Return whether a call comes from nemo_run and wraps the arguments for another class."""
     return last_name(call.func) in _CONFIG_CALLS and bool(call.args)
 
 
@@ -212,7 +212,7 @@ def joined(prefix: str, name: str) -> str:
 def under(prefix: str, value: ConfigValue) -> ConfigValue:
     """Return a value with a prefix before its key.
 
-    The name of a statement, which is its line, stays unchanged.
+    A statement is named by its line, and this name stays unchanged.
     """
     if value.name.startswith("line "):
         return value

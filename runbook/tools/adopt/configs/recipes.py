@@ -1,4 +1,4 @@
-"""The recipes of NeMo 2 and Megatron Bridge, each with its model and settings.
+"""Recipes in NeMo 2 and Megatron Bridge, each with its model and settings.
 
 Based on NVIDIA/NeMo (nemo/collections/llm/recipes, 2025-09) and NVIDIA-NeMo/Megatron-Bridge
 (2026-08).
@@ -39,7 +39,7 @@ class ModelRecipe:
     kind: ModelKind = field(default_factory=dict)
     vocabulary: int = 0
     layout: Mapping[str, Any] = field(default_factory=dict)
-    """NeMo's layout and batch, by dotted key."""
+    """Layout and batch in NeMo, by dotted key."""
 
 
 def _layout(
@@ -52,7 +52,7 @@ def _layout(
     micro_batch: int = 1,
     sequence_length: int = 8192,
 ) -> dict[str, object]:
-    """Return a recipe's layout and batch by dotted key."""
+    """Return the layout and batch in a recipe by dotted key."""
     strategy = "trainer.strategy"
     return {
         f"{strategy}.tensor_model_parallel_size": tensor,
@@ -67,7 +67,7 @@ def _layout(
 
 
 def _qwen_layout(tensor: int = 1) -> dict[str, object]:
-    """Return the layout of a Qwen recipe. These recipes use small batches."""
+    """Return the layout in a Qwen recipe. These recipes use small batches."""
     return _layout(tensor=tensor, global_batch=32, micro_batch=2, sequence_length=4096)
 
 
@@ -198,7 +198,7 @@ _CLASSES: Mapping[str, ModelRecipe] = {
     "Qwen2Config7B": _QWEN_2_7B,
     "Qwen25Config7B": _QWEN_2_7B,
 }
-"""Classes that hold a model's sizes (nemo/collections/llm/gpt/model), in model.config._target_."""
+"""Classes that hold model sizes (nemo/collections/llm/gpt/model), in model.config._target_."""
 _WEIGHTS: Mapping[str, ModelRecipe] = {
     "llama-2-7b-hf": _LLAMA_2_7B,
     "meta-llama-3-8b": _LLAMA_3_8B,
@@ -218,7 +218,7 @@ _WEIGHTS: Mapping[str, ModelRecipe] = {
     "qwen2-7b": _QWEN_2_7B,
     "qwen2.5-7b": _QWEN_2_7B,
 }
-"""Models on the Hugging Face Hub that Megatron Bridge's recipes use, named without the owner."""
+"""Models on the Hugging Face Hub that recipes in Megatron Bridge use, without the owner."""
 OTHER_MODELS = (
     "mixtral",
     "deepseek",
@@ -247,7 +247,7 @@ OTHER_MODELS = (
     "glm45",
     "minimax",
 )
-"""Substrings in the names of recipes whose models are not dense GPTs."""
+"""Substrings in names of recipes whose models are not dense GPTs."""
 
 
 def recipe_of(name: str) -> ModelRecipe | None:
@@ -270,12 +270,12 @@ def recipe_of(name: str) -> ModelRecipe | None:
 
 
 def recipe_of_class(path: str) -> ModelRecipe | None:
-    """Return the model of a class such as `llm.Llama31Config8B`, or None."""
+    """Return the model for a class such as `llm.Llama31Config8B`, or None."""
     return _CLASSES.get(path.rpartition(".")[2])
 
 
 def weights_of(source: str) -> str:
-    """Return the name on the Hub of the model in a provider's source, or an empty string.
+    """Return the Hub name of the model in the source of a provider, or an empty string.
 
     >>> weights_of('AutoBridge.from_hf_pretrained("meta-llama/Llama-3.2-1B").get_model_config')
     'Llama-3.2-1B'

@@ -17,7 +17,7 @@ UNSET_OR_ONE = (None, 1)
 UNSET_OFF_OR_ONE = (None, False, 1)
 """Values that have no effect. A key with one of these values can be left out."""
 ALL_EARLIER_TOKENS = (None, [-1, -1], [-1, 0], (-1, -1), (-1, 0))
-"""Attention windows that are unbounded on the left. A GPT never attends to later tokens."""
+"""Attention windows unbounded on the left. A GPT never attends to later tokens."""
 
 PERFORMANCE = "this affects only speed: our trainer chooses its own kernels"
 LOGGING = "our trainer writes its own log, in the run's folder"
@@ -54,7 +54,7 @@ BATCH_RAMP = "training.rampup_start, rampup_increment, rampup_samples"
 
 @dataclass(frozen=True)
 class KeyRow:
-    """A row for one key of another program, or for all keys that match a pattern."""
+    """A row for one key in another program, or for all keys that match a pattern."""
 
     name: str
     """The dotted key; `*` stands for any text."""
@@ -73,12 +73,12 @@ class KeyRow:
 
 @dataclass(frozen=True)
 class DroppedKey(KeyRow):
-    """A key of the program that has no counterpart in the run file."""
+    """A key in the program that has no counterpart in the run file."""
 
     why: str = field(kw_only=True)
     """Why the value is dropped."""
     same_if: tuple[Any, ...] = field(default=(), kw_only=True)
-    """Values that give the key no effect, so that it can be dropped."""
+    """Values with which the key has no effect, so it can be dropped."""
     other_model: str = field(default="", kw_only=True)
     """The part, such as experts, that any other value adds to the model.
 
@@ -91,7 +91,7 @@ class CarriedKey(KeyRow):
     """A key whose value is carried over unchanged."""
 
     key: str
-    """Our key, or `model.FIELD` for a field of `ModelKind`."""
+    """Our key, or `model.FIELD` for a field in `ModelKind`."""
     why: str = field(default="", kw_only=True)
     """The reason why our value differs, if it does."""
 
@@ -101,7 +101,7 @@ class CarriedKey(KeyRow):
         return (self.key,)
 
     def read(self, value: Any) -> Any:
-        """Convert the program's value to ours.
+        """Convert a value in the program to ours.
 
         Raise ValueError or KeyError if our key cannot express the value.
         """
@@ -145,7 +145,7 @@ class ChosenKey(CarriedKey):
     """A key with a few possible values, which have different names in our key."""
 
     choices: Mapping[Any, Any]
-    """Our value for each of the program's values, in lower case."""
+    """Our value for each program value, in lower case."""
 
     def read(self, value: Any) -> Any:
         """Read one of the choices."""
@@ -166,7 +166,7 @@ class ConvertedKey(CarriedKey):
 
 @dataclass(frozen=True)
 class PairKey(CarriedKey):
-    """A key whose value is two numbers, each of which has its own key in the run file."""
+    """A key with two numbers as value, each of which has a separate key in the run file."""
 
     second_key: str
 
@@ -183,7 +183,7 @@ class PairKey(CarriedKey):
 
 
 def in_section(section: str, *rows: KeyRow) -> tuple[KeyRow, ...]:
-    """Return the rows with the section's name prefixed to their own.
+    """Prefix the section name to the names in these rows.
 
     >>> in_section("train", IntegerKey("steps", "training.iterations"))[0].name
     'train.steps'
@@ -237,14 +237,14 @@ def word(value: Any) -> str:
 
 
 def zero_if_off(value: Any) -> int:
-    """Read a switch: return an interval of 0 if it is off, and raise ValueError if it is on."""
+    """Read a switch: return interval 0 if it is off, and raise ValueError if it is on."""
     if value:
         raise ValueError(value)
     return 0
 
 
 def chunks_or_one(value: Any) -> int:
-    """Read the number of virtual stages per pipeline rank; null means 1."""
+    """Read how many virtual stages a pipeline rank has; null means 1."""
     return 1 if value is None else integer(value)
 
 
@@ -254,7 +254,7 @@ def at_least_zero(value: Any) -> int:
 
 
 def at_least_one(value: Any) -> int:
-    """Read a number of stages; 0, which means no pipeline, becomes 1."""
+    """Read a stage count; 0, which means no pipeline, becomes 1."""
     return max(1, integer(value))
 
 

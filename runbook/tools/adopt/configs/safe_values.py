@@ -1,4 +1,4 @@
-"""Makes values of a configuration safe to show: no secrets, no control characters."""
+"""Makes values from a configuration safe to show: no secrets, no control characters."""
 
 import re
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ _MORE_SECRETS = re.compile(
     r"|(?:^|_)(?:secret|password|api_?key|access_?key)s$",
     re.IGNORECASE,
 )
-"""Names of secrets that occur in configurations but not on command lines.
+"""Names for secrets that occur in configurations but not on command lines.
 
-The name `tokens` alone is not among them, because nanotron has a section of that name.
+The name `tokens` alone is not among them, because nanotron has a section with that name.
 """
 _COUNTS_TOKENS = re.compile(r"(?:^|_)(?:per|mask|cls|image|max|min|num)_token$", re.IGNORECASE)
 
@@ -49,7 +49,7 @@ def safe_name(name: str) -> str:
 def safe_value(name: str, value: Any) -> Any:
     """Return a value that can be shown, masked if its dotted key names a secret.
 
-    Booleans and null are never secrets. Raise OverflowError for a whole number of more than 64
+    Booleans and null are never secrets. Raise OverflowError for a whole number with more than 64
     bits.
 
     >>> safe_value("hf_token", 4711), safe_value("lr", 1e-4)

@@ -20,7 +20,7 @@ from runbook.tools.adopt.messages import AdoptMessage
 
 @dataclass(frozen=True)
 class FunctionReading:
-    """A function of a file, or its module level, together with its reader."""
+    """A function in a file, or the module level, together with its reader."""
 
     node: Function | ast.Module
     reader: RecipeReader
@@ -90,7 +90,7 @@ def _check_number(shared: Sequence[_SharedRecipe]) -> None:
 
 
 def _recipes_of(reading: FunctionReading) -> Iterator[_SharedRecipe]:
-    """Yield the recipes of a function that other functions can reach."""
+    """Yield the recipes in a function that other functions can reach."""
     outer_names = global_names(reading.node)
     for name, held_configs in reading.reader.bindings.items():
         is_shared = "." in name or name in outer_names or isinstance(reading.node, ast.Module)
@@ -110,7 +110,7 @@ def _outer_functions(node: ast.AST) -> Iterator[Function]:
 def _bindings_in(
     function: Function, shared: Sequence[_SharedRecipe]
 ) -> dict[str, list[HeldConfig]]:
-    """Return the shared recipes that a function uses through names that it does not define."""
+    """Return the shared recipes used in a function through names that it does not define."""
     own_names = set(bound_names(function.body)) - global_names(function)
     own_names |= {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
     names = names_in([function]) - own_names
@@ -157,7 +157,7 @@ def _read_later(
 
 
 def _drop_repeated(config: OpenConfig, number: int) -> None:
-    """Drop later values of a configuration that only repeat one of the first `number` values."""
+    """Drop later values in a configuration that only repeat one of the first `number` values."""
     earlier = config.values[:number]
     known = {(value.line, value.name, repr(value.value)) for value in earlier}
     for value in config.values[number:]:

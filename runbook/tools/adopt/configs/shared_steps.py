@@ -23,7 +23,7 @@ def turn_evaluation_off(findings: Findings, line: int) -> None:
 
 
 def take_nodes_of(world: int, findings: Findings, *, line: int, source: str) -> None:
-    """Convert a number of devices to whole nodes of the site, or to part of one node."""
+    """Convert a device count to whole nodes on the site, or to part of one node."""
     devices_per_node = findings.devices_per_node
     nodes = -(-world // devices_per_node)
     findings.take("jobs.training.nodes", max(1, nodes), line, source)
@@ -32,7 +32,7 @@ def take_nodes_of(world: int, findings: Findings, *, line: int, source: str) -> 
 
 
 def drop_single_chunk(findings: Findings) -> None:
-    """Drop a virtual pipeline of one chunk, which has no effect."""
+    """Drop a virtual pipeline with one chunk, which has no effect."""
     if findings.number("parallel.virtual_pipeline", 1) <= 1:
         findings.drop("parallel.virtual_pipeline")
 

@@ -1,4 +1,4 @@
-"""Answers questions about the syntax of a Python file, which is parsed but never executed."""
+"""Answers questions about syntax in a Python file, which is parsed but never executed."""
 
 import ast
 import copy
@@ -76,7 +76,7 @@ def path_in(target: ast.expr, variable: str) -> str:
 
 
 def assigned_call(statement: ast.stmt) -> tuple[str, ast.Call] | None:
-    """Return the variable and the call of `variable = call(...)` or `return call(...)`."""
+    """Return the variable and the call in `variable = call(...)` or `return call(...)`."""
     value = getattr(statement, "value", None)
     if not isinstance(value, ast.Call):
         return None
@@ -150,12 +150,12 @@ def own_statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def returns(body: Sequence[ast.stmt]) -> list[ast.Return]:
-    """Return the return statements of a function's body."""
+    """Return the return statements in a function body."""
     return [item for item in own_statements(body) if isinstance(item, ast.Return)]
 
 
 def source_of(node: ast.AST) -> str:
-    """Return the source of an expression or a statement, shortened.
+    """Return the source text for an expression or a statement, shortened.
 
     Literals are masked if the source names a secret.
     """
@@ -167,7 +167,7 @@ def source_of(node: ast.AST) -> str:
 
 
 def source_of_head(statement: ast.AST) -> str:
-    """Return the source of a simple statement, or only the head of a compound statement."""
+    """Return the source text for a simple statement, or only the head of a compound statement."""
     if not isinstance(statement, ast.stmt) or not is_compound(statement):
         return source_of(statement)
     head = copy.copy(statement)
@@ -178,7 +178,7 @@ def source_of_head(statement: ast.AST) -> str:
 
 
 def _without_literals(node: ast.AST) -> str:
-    """Return the names and calls of an expression, with each literal masked."""
+    """Return the names and calls in an expression, with each literal masked."""
     literals = [item for item in ast.walk(node) if isinstance(item, ast.Constant)]
     values = [item.value for item in literals]
     for item in literals:

@@ -1,4 +1,4 @@
-"""torchtitan's TOML files, and the values that depend on several of their keys.
+"""TOML files for torchtitan, and the values that depend on several keys.
 
 Newer versions are configured in Python; torchtitan_source.py gives those values the same keys.
 """
@@ -33,11 +33,11 @@ _MODELS = {
     ("llama2", "13b"): "llama-2-13b",
     ("llama2", "70b"): "llama-2-70b",
 }
-"""Catalogue names of torchtitan's flavors (torchtitan/models/llama3/__init__.py)."""
+"""Catalogue names for torchtitan flavors (torchtitan/models/llama3/__init__.py)."""
 OTHER_MODELS = ("deepseek", "llama4", "moe", "gpt_oss", "kimi", "flux", "muse", "mixtral", "glm4")
-"""Substrings in the names of torchtitan's models that are not dense GPTs."""
+"""Substrings in names of torchtitan models that are not dense GPTs."""
 _DEBUG_SHAPE = {"layers": 6, "hidden": 256, "heads": 16, "ffn_hidden": 768}
-"""Shape of the flavor debugmodel.
+"""Shape for the flavor debugmodel.
 
 The feed-forward width is 2/3 of 4 x hidden, rounded up to a multiple of 256.
 """
@@ -96,7 +96,7 @@ _LLAMAS = ("llama2", "llama3")
 
 
 def _take_model(values: Values, findings: Findings, kind: ModelKind) -> None:
-    """Use the catalogue's model for a name and flavor.
+    """Use the model from the catalogue for a name and flavor.
 
     Ask for the shape if there is no such model.
     """
@@ -119,7 +119,7 @@ def _take_model(values: Values, findings: Findings, kind: ModelKind) -> None:
 
 
 def _take_schedule(values: Values, findings: Findings) -> None:
-    """Adopt torchtitan's schedule, in which the decay follows the warm-up or a constant phase."""
+    """Adopt the torchtitan schedule, in which decay follows the warm-up or a constant phase."""
     line = line_of(values, "lr_scheduler.decay_type", "lr_scheduler.decay_ratio", "optimizer.lr")
     shape = text(values, "lr_scheduler.decay_type", "lr_scheduler.lr_decay_type") or "linear"
     if shape == "sqrt":
@@ -161,7 +161,7 @@ def _take_nodes(values: Values, findings: Findings) -> None:
 
 
 def _take_batches(values: Values, findings: Findings) -> None:
-    """Divide a stage's local batch into micro-batches.
+    """Divide the local batch for a stage into micro-batches.
 
     Drop a global batch of -1, which means automatic.
     """
@@ -211,7 +211,7 @@ def _take_evaluation(values: Values, findings: Findings) -> None:
 
 
 def _take_eight_bits(values: Values, findings: Findings) -> None:
-    """Turn 8-bit matrix products on if a converter, or a switch of earlier versions, does."""
+    """Turn 8-bit matrix products on if a converter, or a switch in earlier versions, does."""
     converters = value_of(values, "model.converters") or []
     if isinstance(converters, list):
         names = " ".join(map(str, converters))

@@ -1,4 +1,4 @@
-"""The keys of torchtitan's JobConfig (2024 and 2025) and of its Trainer.Config (2026).
+"""Keys in JobConfig (2024 and 2025) and Trainer.Config (2026) from torchtitan.
 
 Based on pytorch/torchtitan, 2026-11 (torchtitan/config/job_config.py and configs.py), and its
 forks.
@@ -42,13 +42,13 @@ _HELD_OUT = "02-data holds out text with data.split"
 
 
 def _recompute(mode: Any) -> str:
-    """Convert the mode of activation checkpointing."""
+    """Convert the activation-checkpointing mode."""
     modes = {"none": "none", "selective": "selective", "full": "full"}
     return modes[str(mode).lower()]
 
 
 def _zero_stage(degree: Any) -> int:
-    """Convert a degree of sharding, where 1 means no sharding and -1 means all devices."""
+    """Convert a sharding degree, where 1 means no sharding and -1 means all devices."""
     return 0 if integer(degree) == 1 else 1
 
 
@@ -276,4 +276,4 @@ DEFAULTS: dict[str, Any] = {
     "checkpoint.interval": 500,
     "parallelism.data_parallel_shard_degree": -1,
 }
-"""torchtitan's defaults (job_config.py)."""
+"""Defaults in torchtitan (job_config.py)."""

@@ -1,4 +1,4 @@
-"""Reads torchtitan's configurations in Python: functions that return a `Trainer.Config`.
+"""Reads torchtitan configurations in Python: functions that return a `Trainer.Config`.
 
 Based on pytorch/torchtitan, 2026 (torchtitan/models/llama3/config_registry.py). Values in these
 files get the same dotted keys as in the TOML files, so that both can share a table.
@@ -29,7 +29,7 @@ _MODES = {"SelectiveAC": "selective", "FullAC": "full"}
 
 
 def titan_values(call: RecipeCall) -> tuple[ConfigValue, ...]:
-    """Return the values of a configuration under the keys that a TOML file would use."""
+    """Return the values in a configuration under the keys that a TOML file would use."""
     name = _model_name(call.function)
     values = [ConfigValue("model.name", name, call.line)]
     for value in call.values:
