@@ -5,9 +5,10 @@ import contextlib
 import difflib
 import gc
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -15,6 +16,7 @@ from runbook import __version__
 from runbook.cli.commands import COMMANDS, Group, load_command
 from runbook.cli.extras import which_extra
 from runbook.cli.messages import CliMessage
+from runbook.cli.output import drop_output, open_closed_streams
 from runbook.cli.replaced_modules import which_file
 from runbook.core.column_widths import LINE_LIMIT
 from runbook.core.errors import RunbookError
@@ -56,6 +58,16 @@ class LazyGroup(click.Group):
 
         return super().resolve_command(ctx, args)
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Read the arguments. This prints the help, too."""
+        with _ended_by_closed_pipe():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with _ended_by_closed_pipe():
+            return super().invoke(ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections of --help from `COMMANDS`, without importing a command."""
         name_width = max(len(name) for name in COMMANDS)
@@ -67,6 +79,19 @@ class LazyGroup(click.Group):
 
             with formatter.section(group.value):
                 formatter.write_dl(rows)
+
+
+@contextlib.contextmanager
+def _ended_by_closed_pipe() -> Iterator[None]:
+    """End as by SIGPIPE if the reader of the output has left.
+
+    click would end with 1, which means that the command failed.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        drop_output()
+        raise click.exceptions.Exit(128 + signal.SIGPIPE) from None
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -87,6 +112,7 @@ def run() -> None:
     # Imports create many objects and no garbage. At the default of 700, the collector would scan
     # all of them repeatedly, which takes a tenth of the time of a short command.
     gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
+    open_closed_streams()
     replace_unprintable()
     # Otherwise Python would scan all these objects three times at exit.
     atexit.register(gc.freeze)
@@ -119,9 +145,6 @@ def _run_command() -> NoReturn:
         _end("Stopped.", 130)
     except RunbookError as error:
         _end(f"Error: {error}", error.exit_code)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(141)
     except ModuleNotFoundError as error:
         _end(f"Error: {which_extra(error)}", 1)
     except ImportError as error:

@@ -44,6 +44,24 @@ def test_a_command_whose_terminal_is_closed_ends_with_the_code_of_its_signal():
     assert ended.returncode == 128 + signal.SIGHUP
 
 
+@pytest.mark.parametrize("words", [["--help"], ["status", "--help"], ["status"]])
+def test_a_command_whose_reader_leaves_ends_as_by_sigpipe_and_not_as_failed(words, project: Path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [*RUNBOOK, *words]
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_command_works_with_a_closed_stream(closed: str, project: Path):
+    """Some daemons start programs without standard output or standard error."""
+    program = f'exec "{sys.executable}" -m runbook status {closed}'
+    ended = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("token", ["chosen-by-me", ""], ids=["token", "no-login"])
 def test_jupyterlab_with_a_chosen_token_prints_its_url_without_the_token(
     token, project: Path, tmp_path: Path
