@@ -22,6 +22,8 @@ class CliMessage(Message):
     DRAFTED_FROM = "Drafted from the output of: {source}."
     FETCHED = "{number:,} fetched in {duration}"
     FILL_IN_VALUES = "fill in the {marked} values marked FILL_IN in {site}; "
+    FOLDER_OF_PREFIXES = "{folder} is a folder. It has token files at {prefixes}."
+    FOLDER_WITHOUT_TOKENS = "{folder} is a folder without token files (*_text_document.idx)."
     FOLDER_NOT_A_PREFIX = "{value!r} is a folder; add a name, such as {folder}/corpus"
     FORECAST_OF_CURVE = (
         "After {share:.0%} of the steps: the last validation loss will be {loss:.4f} ({low:.4f} "
@@ -58,6 +60,7 @@ class CliMessage(Message):
     NO_SCHEDULER_ANSWERED = "No scheduler answered on this machine."
     ONE_EXTRA = "install the {extra} extra: pip install 'gpt3-runbook[{extra}]'"
     ONE_LOG_OUTPUT = "Give only one of --json, --csv and --to."
+    ONE_NODE_ALONE = "Site {site} is this machine alone, so no node of it can be left out."
     ONE_SOURCE = "give exactly one of OLD_SCRIPT, --pid and --job"
     PACKAGE_MISSING = "the package {package} is missing; {remedy}"
     RUNNING_NOT_RECORDED = (

@@ -53,6 +53,8 @@ def nodes(
         os.environ[RUNS_VARIABLE] = str(runs.absolute())
     named = named_run(run_name)
     settings = params.load(named.run, set_words=named.set_words)
+    if added and settings.site.scheduler == "local":
+        raise click.UsageError(CliMessage.ONE_NODE_ALONE.fill(site=settings.site.site))
     path = bad_nodes.bad_nodes_file(settings)
     if forgiven:
         names = () if "all" in forgiven else forgiven

@@ -193,7 +193,7 @@ def bad_node_rows(entries: Sequence[BadNode]) -> list[Row]:
                 "evidence": entry.evidence,
                 "run": entry.run,
                 "job": entry.job,
-                "age": show_duration(max(0.0, now_seconds - entry.found)),
+                "age": show_duration(round(max(0.0, now_seconds - entry.found))),
                 "expires in": show_duration(max(0.0, entry.expires - now_seconds)),
             }
         )

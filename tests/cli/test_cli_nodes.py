@@ -30,5 +30,17 @@ def test_a_runs_folder_is_named_to_nodes_as_it_is_to_status(runbook, project):
     assert (said.code, says(said.out, CliMessage.NO_BAD_NODE, site="azure")) == (0, True), said.err
 
 
+def test_a_site_that_is_one_machine_refuses_a_bad_node_instead_of_ignoring_it(runbook):
+    said = runbook("nodes", "local", "--add", "n1", "--because", "ECC errors")
+    assert (said.code, said.out) == (2, "")
+    assert says(said.err, CliMessage.ONE_NODE_ALONE, site="local")
+
+
+def test_the_age_of_a_new_entry_is_in_whole_seconds(runbook):
+    runbook("nodes", "azure-175b", "--add", "n1", "--because", "ECC errors")
+    (row,) = json.loads(runbook("nodes", "azure-175b", "--json").out)
+    assert "." not in row["age"]
+
+
 def test_a_node_without_a_reason_is_wrong_usage(runbook):
     assert runbook("nodes", "azure-175b", "--add", "n1").code == 2
