@@ -38,6 +38,20 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     return Path(value.removesuffix(".bin").removesuffix(".idx"))
 
 
+def _existing_prefix(context: click.Context, parameter: click.Parameter, value: str) -> Path:
+    """Return the prefix of token files. For a folder, name the prefixes in it."""
+    folder = Path(value)
+    # A folder may have the same name as the prefix next to it.
+    if not folder.is_dir() or Path(f"{value}_text_document.idx").exists():
+        return _prefix(context, parameter, value)
+    prefixes = sorted(str(path.with_suffix("")) for path in folder.glob("*.idx"))
+    if prefixes:
+        text = CliMessage.FOLDER_OF_PREFIXES.fill(folder=value, prefixes=", ".join(prefixes))
+    else:
+        text = CliMessage.FOLDER_WITHOUT_TOKENS.fill(folder=value)
+    raise click.BadParameter(text)
+
+
 @data.command(short_help="Turn text into .bin and .idx files.")
 @click.argument("inputs", nargs=-1, required=True, type=_PATH, metavar="INPUT...")
 @click.option(
@@ -246,7 +260,7 @@ def _report_left_out(manifest: Manifest) -> None:
 
 
 @data.command(short_help="Check .bin and .idx files.")
-@click.argument("prefix", callback=_prefix)
+@click.argument("prefix", callback=_existing_prefix)
 @AS_JSON
 def verify(prefix: Path, as_json: bool) -> None:
     """Check every entry, token and checksum of PREFIX_text_document.bin and .idx.
@@ -293,7 +307,7 @@ def _verify(prefixes: Sequence[Path], *, checksums: bool = True) -> None:
 
 
 @data.command(short_help="Decode some documents.")
-@click.argument("prefix", callback=_prefix)
+@click.argument("prefix", callback=_existing_prefix)
 @click.option(
     "--count",
     default=3,

@@ -124,6 +124,24 @@ def test_a_folder_is_no_prefix(tmp_path: Path, out: str) -> None:
     assert says(wrong.stderr, CliMessage.FOLDER_NOT_A_PREFIX, **values)
 
 
+@pytest.mark.parametrize("command", ["verify", "show"])
+def test_a_folder_of_token_files_is_answered_with_their_prefixes(
+    tmp_path: Path, command: str
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(["Hello world"]))
+    folder = tmp_path / "tokens"
+    assert call("tokenize", source, "--out", folder / "corpus").exit_code == 0
+    wrong = call(command, folder)
+    prefixes = folder / "corpus_text_document"
+    assert wrong.exit_code == 2
+    assert says(wrong.stderr, CliMessage.FOLDER_OF_PREFIXES, folder=folder, prefixes=prefixes)
+    assert call(command, prefixes).exit_code == 0
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert says(call(command, empty).stderr, CliMessage.FOLDER_WITHOUT_TOKENS, folder=empty)
+
+
 def test_download_of_a_dataset_of_the_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
