@@ -14,6 +14,7 @@ import click
 
 from runbook.cli.messages import CliMessage
 from runbook.cli.options import AS_JSON, AT_LEAST_1
+from runbook.cli.signals import ended_in_order
 
 if TYPE_CHECKING:
     from runbook.tokens.pipeline.tokenize_options import Manifest, TokenizeOptions
@@ -149,6 +150,7 @@ def _existing_prefix(context: click.Context, parameter: click.Parameter, value: 
     metavar="I/N",
     help="Process only the shards of job I (counted from 0) in an array of N.",
 )
+@ended_in_order
 def tokenize(
     inputs: tuple[Path, ...],
     prefix: Path,

@@ -8,6 +8,7 @@ import click
 
 from runbook.cli.messages import CliMessage
 from runbook.cli.options import AS_JSON, FOLDER, on_run_folder
+from runbook.cli.signals import ended_in_order
 
 
 @click.command()
@@ -37,6 +38,7 @@ from runbook.cli.options import AS_JSON, FOLDER, on_run_folder
 )
 @AS_JSON
 @on_run_folder
+@ended_in_order
 def evaluate(
     folder: Path,
     tasks: str | None,

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from runbook.cli.options import FOLDER, ITERATION, TRAINING_PHASE, NumberRange, on_run_folder
+from runbook.cli.signals import ended_in_order
 from runbook.plan_file import offline_defaults
 
 
@@ -20,6 +21,7 @@ from runbook.plan_file import offline_defaults
 @ITERATION
 @TRAINING_PHASE
 @on_run_folder
+@ended_in_order
 def export(
     folder: Path,
     out: Path,

@@ -6,6 +6,7 @@ import click
 
 from runbook.cli.messages import CliMessage
 from runbook.cli.options import TRAINING_PHASE, on_run_folder
+from runbook.cli.signals import ended_in_order
 
 
 @click.command(name="import")
@@ -18,6 +19,7 @@ from runbook.cli.options import TRAINING_PHASE, on_run_folder
 )
 @TRAINING_PHASE
 @on_run_folder
+@ended_in_order
 def import_(folder: Path, source: Path, phase: str) -> None:
     """Start RUN from another program's weights, before its first step.
 

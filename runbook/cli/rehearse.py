@@ -7,6 +7,7 @@ import click
 
 from runbook.cli.options import AT_LEAST_1, FOLDER, SET, phase_option
 from runbook.cli.output import show
+from runbook.cli.signals import ended_in_order
 
 
 @click.command()
@@ -46,6 +47,7 @@ from runbook.cli.output import show
     help="Draw memory over a step and the schedule of all stages in this folder.",
 )
 @SET
+@ended_in_order
 def rehearse(
     run_name: str,
     phase: str,

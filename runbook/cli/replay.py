@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from runbook.cli.options import AS_JSON, AT_LEAST_1, on_run_folder, phase_option
+from runbook.cli.signals import ended_in_order
 
 
 @click.command()
@@ -22,6 +23,7 @@ from runbook.cli.options import AS_JSON, AT_LEAST_1, on_run_folder, phase_option
 @phase_option("Training phase: 04-training or 03-smoke-test.")
 @AS_JSON
 @on_run_folder
+@ended_in_order
 def replay(
     folder: Path,
     step: int,

@@ -7,6 +7,7 @@ from typing import Any, TextIO
 import click
 
 from runbook.cli.options import ITERATION, TRAINING_PHASE, NumberRange, on_run_folder
+from runbook.cli.signals import ended_in_order
 from runbook.plan_file import offline_defaults
 
 
@@ -62,6 +63,7 @@ from runbook.plan_file import offline_defaults
 @ITERATION
 @TRAINING_PHASE
 @on_run_folder
+@ended_in_order
 def sample(
     folder: Path,
     phase: str,

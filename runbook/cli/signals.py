@@ -1,8 +1,10 @@
 """Handles signals so that a command releases its locks and jobs before it ends."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import wraps
+from typing import Any
 
 import click
 
@@ -27,3 +29,17 @@ def released_by_signals(message: CliMessage = CliMessage.STOPPED_BY_SIGNAL) -> I
         with suppress(OSError):
             click.echo(message.fill(signal=signal.Signals(stopped.number).name), err=True)
         raise
+
+
+def ended_in_order(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a command that is told to end (SIGTERM, SIGHUP) first end the programs that it started.
+
+    Otherwise they would continue without it, such as the ranks of `runbook replay`.
+    """
+
+    @wraps(command)
+    def call(*args: Any, **options: Any) -> Any:
+        with released_by_signals():
+            return command(*args, **options)
+
+    return call

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import base64
 import shutil
+import signal
 import time
 from collections.abc import Callable, Sequence
 from html import escape
@@ -114,14 +115,16 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, *_: object
+    ) -> None:
         was_drawn = self._drawn > float("-inf")
         # If an error occurs before anything was drawn, there is nothing to show.
         if self.ended or (kind is not None and not was_drawn):
             return
         if kind is not None:
             # Make a new dictionary, because a page may be reading the old one.
-            self.facts = self.facts | {"stopped by": kind.__name__}
+            self.facts = self.facts | {"stopped by": _name_of_stop(kind, error)}
 
         self.finish()
 
@@ -284,3 +287,9 @@ def _fact_html(name: str, value: str) -> str:
         '<span style="display:inline-block;margin-right:1.4em"><span '
         f'style="opacity:.75">{escape(name)}</span> {escape(value)}</span>'
     )
+
+
+def _name_of_stop(kind: type[BaseException], error: BaseException | None) -> str:
+    """Return the signal that an error stands for, such as SIGTERM, or else the error's name."""
+    number = getattr(error, "number", 0)
+    return signal.Signals(number).name if number else kind.__name__
