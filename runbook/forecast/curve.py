@@ -59,7 +59,7 @@ class CurveForecast:
 
 @dataclass(frozen=True)
 class CurveModel:
-    """A Gaussian process that was fitted to one family of curves."""
+    """A Gaussian process fitted to one family of curves."""
 
     means: Array
     deviations: Array
@@ -144,8 +144,7 @@ def forecast_change(
         half_widths.append(factor * deviation)
         distances.append(max(distance, LEAST_DISTANCE))
 
-    # Distances are relative to the nearest family, so that the power neither overflows nor
-    # vanishes.
+    # Distances are relative to the nearest family, to keep the power from overflowing or vanishing.
     nearness = (np.array(distances) / min(distances)) ** -NEARNESS_POWER
     return ChangeForecast(
         change=float(np.average(changes, weights=nearness)),
@@ -271,9 +270,9 @@ def predict_change(coefficients: CurveModel, inputs: Array) -> tuple[float, floa
 
 @cache
 def load_coefficients() -> tuple[CurveModel, ...]:
-    """Load the coefficients that the package ships, one model for each family.
+    """Load the coefficients the package ships, one model for each family.
 
-    The inverse is computed here, because it would make up most of the file.
+    The inverse is computed here, since it would make up most of the file.
     """
     content = json.loads(COEFFICIENTS.read_text(encoding="utf-8"))
     models = []

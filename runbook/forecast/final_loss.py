@@ -2,9 +2,9 @@
 
 Several laws are fitted (`laws.py`) and corrected by their residuals near the target. With few runs,
 the laws have equal votes: the forecast is the median of their predictions. With sixty runs or more,
-a rolling backtest chooses a single law. The interval is conformal: it is as wide as the errors that
-the same method made in backtests, and grows with the square root of the decades of compute over
-which it extrapolates.
+a rolling backtest chooses a single law. The interval is conformal: it is as wide as the errors the
+same method made in backtests, and grows with the square root of the decades of compute over which
+it extrapolates.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ shared with neighbouring rows.
 """
 
 USUAL_SCORE = 0.025
-"""Relative error, divided by the square root of the decades, that is assumed for a family without
+"""Relative error, divided by the square root of the decades, assumed for a family without
 backtests.
 """
 USUAL_SCORE_ROWS = 15
@@ -122,7 +122,7 @@ class _Backtest:
     decades: Array
 
     def errors(self, choices: Sequence[LawChoice]) -> Array:
-        """Return the relative errors in the forecast that these laws vote on."""
+        """Return the relative errors in the forecast these laws vote on."""
         voted = np.median([self.predictions[choice] for choice in choices], axis=0)
         errors: Array = np.log(voted / self.losses)
         return errors
@@ -184,7 +184,7 @@ def _vote(predictions: dict[LawChoice, Array]) -> Array:
 
 
 def _correction_weights(runs: Runs, targets: Runs) -> Array:
-    """Return the weight that each residual has in each correction (Gaussian-kernel kriging)."""
+    """Return the weight each residual has in each correction (Gaussian-kernel kriging)."""
     among_runs = _similarity(runs, runs) + CORRECTION_NOISE * np.eye(len(runs))
     weights = np.linalg.solve(among_runs, _similarity(runs, targets)).T
     return np.asarray(weights, dtype=np.float64)

@@ -1,6 +1,6 @@
 """Rules for forecasts: how often intervals are right, when they widen, when a forecast is refused.
 
-This module needs no numpy, so that pages load quickly.
+This module does not import numpy, to let pages load quickly.
 """
 
 COVERAGE = 0.8
@@ -20,8 +20,8 @@ DECADES_AT_ZERO = 0.3
 errors as well.
 """
 EARLIEST_SHARE = 0.25
-"""Smallest share of the steps that a curve must cover for a forecast; the fitted curves cover at
-least 30 %.
+"""Smallest share of the steps a curve must cover for a forecast; the fitted curves cover at least
+30 %.
 """
 FARTHEST_RATIO = 1000.0
 """Largest ratio of compute, from the target to the largest run, for which backtests support a
@@ -75,11 +75,11 @@ UNSTABLE_WIDENING = 4.0
 Four such runs ended 5, 8, 9 and 22 % above their forecasts, whose half-widths were about 2 %.
 """
 EVALUATION_SPREAD = 20.0
-"""Standard deviation of the loss on held-out tokens, in nats, times the square root of how many
-there are.
+"""Standard deviation of the loss on held-out tokens, in nats, times the square root of their
+number.
 
-It is larger than if tokens were independent, because all tokens in a text are similarly hard. On
-the shipped corpus, losses from six models on 64 parts of 1,024 tokens gave 11 to 20 (2026-11-28).
+It is larger than if tokens were independent, since all tokens in a text are similarly hard. On the
+shipped corpus, losses from six models on 64 parts of 1,024 tokens gave 11 to 20 (2026-11-28).
 """
 NORMAL_QUANTILE = 1.28
 """Half-width of an interval that contains 80 % of a normal distribution, in standard deviations."""

@@ -32,8 +32,8 @@ Losses from a small model with two seeds differ by about as much.
 START_EXPONENTS = (0.15, 0.25, 0.35, 0.5, 0.7)
 STARTS_REFINED = 2
 LOWEST_TERM = 1e-3
-"""Starting value for a term that the linear fit sets to zero. It must be above zero, because the
-fit uses its logarithm.
+"""Starting value for a term the linear fit sets to zero. It must be above zero, since the fit uses
+its logarithm.
 """
 LOWER_BOUNDS = (-3.0, -12.0, -12.0, 0.03, 0.03)
 UPPER_BOUNDS = (3.0, 4.0, 4.0, 2.0, 2.0)
@@ -47,7 +47,7 @@ class Runs:
     params: Array
     """Number of parameters, including embeddings."""
     params_no_embed: Array
-    """Number of parameters without embeddings; equal to `params` if a table does not list it."""
+    """Number of parameters except embeddings; equal to `params` if a table does not list it."""
     tokens: Array
     flops: Array
     loss: Array
@@ -62,7 +62,7 @@ class Runs:
         return float(self.flops.max())
 
     def take(self, rows: NDArray[Any]) -> "Runs":
-        """Return the runs that a mask or a list of positions selects."""
+        """Return the runs a mask or a list of positions selects."""
         return Runs(
             params=self.params[rows],
             params_no_embed=self.params_no_embed[rows],

@@ -26,8 +26,7 @@ HALF_WIDTH = 0.14
 SMALLEST_SIZE = 44e6
 LARGEST_SIZE = 16e9
 FEWEST_TOKENS = 1e9
-"""Range covered by the runs that the law was fitted to (figure 3 and table A9 in Hoffmann et al.).
-"""
+"""Range covered by the runs the law was fitted to (figure 3 and table A9 in Hoffmann et al.)."""
 MOST_TOKENS = 500e9
 """Hoffmann et al. trained on 5 to 500 billion tokens (their abstract)."""
 MOST_OVER = 30.0
@@ -65,7 +64,7 @@ def widening(parameters: float, tokens: float) -> float:
 
 
 def published_loss(parameters: float, tokens: float) -> LawForecast:
-    """Return the loss that the law predicts for these numbers of parameters and tokens."""
+    """Return the loss the law predicts for these numbers of parameters and tokens."""
     by_size = SIZE_TERM / parameters**SIZE_EXPONENT
     by_tokens = TOKEN_TERM / tokens**TOKEN_EXPONENT
     loss = FLOOR + by_size + by_tokens

@@ -34,8 +34,8 @@ FOLDER_SECONDS = 30.0
 TORCH_SECONDS = 90.0
 """Time limit for importing torch.
 
-On the clusters that our documents describe, importing it from a cold shared file system took up to
-a minute.
+On the clusters our documents describe, importing it from a cold shared file system took up to a
+minute.
 """
 
 

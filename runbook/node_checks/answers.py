@@ -27,9 +27,9 @@ PIECE_MARK = "@preflight-piece "
 PIECE_LETTERS = 700
 """Longest line, in bytes.
 
-The step daemon in Slurm forwards at most 1,024 bytes at once (MAX_MSG_LEN for stdio), so longer
-lines from several nodes get mixed up. On Slurm 22.05 under load, a healthy node's answer was lost
-in this way.
+The Slurm step daemon forwards at most 1,024 bytes at once (MAX_MSG_LEN for stdio), so longer lines
+from several nodes get mixed up. On Slurm 22.05 under load, a healthy node's answer was lost in this
+way.
 """
 NODES_VARIABLE = "RUNBOOK_NODES"
 """Variable with the names of all nodes in the job, separated by spaces, in scheduler order."""
@@ -83,7 +83,7 @@ def node_names() -> list[str]:
 
 
 def own_name() -> str:
-    """Return the name that the scheduler uses for this node, or else the host name.
+    """Return the name the scheduler uses for this node, or else the host name.
 
     Slurm provides the name in the list, because the host name may differ: it may be `localhost`.
     """

@@ -73,8 +73,8 @@ MAX_EXAMINED = 1000
 def look_at_caches() -> Facts:
     """Return the folder and the file system type for each cache.
 
-    Also return whether the folder is shared, whether it rejects files, and any lock that a killed
-    build left there.
+    Also return whether the folder is shared, whether it rejects files, and any lock a killed build
+    left there.
     """
     facts: Facts = {}
     for cache in CACHES:

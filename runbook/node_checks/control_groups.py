@@ -41,7 +41,7 @@ def memory_left() -> int | None:
 
 
 def _cached_files(folder: Path, prefix: str) -> int:
-    """Return how many bytes in a control group are copies of files on a disk."""
+    """Return the bytes in a control group that are copies of files on a disk."""
     cached = 0
     for line in (folder / "memory.stat").read_text().splitlines():
         name, _, value = line.partition(" ")

@@ -1,4 +1,4 @@
-"""Counts the cores that this process may use, and measures how fast each core is."""
+"""Counts the cores this process may use, and measures how fast each core is."""
 
 import os
 import statistics
@@ -34,8 +34,8 @@ briefly. A slow core stays slow.
 def look_at_cores() -> Facts:
     """Return the number of usable cores, their quota, and the median and longest time for a loop.
 
-    The loop is the same on each core. Processor time is measured, not wall time, so that other
-    processes on a core do not make it look slow.
+    The loop is the same on each core. Processor time is measured, not wall time, to keep other
+    processes on a core from making it look slow.
     """
     allowed = sorted(os.sched_getaffinity(0))
     step = max(1, len(allowed) // MAX_TIMED_CORES)
@@ -71,7 +71,7 @@ def _look_again(seconds: dict[int, float]) -> None:
 
 
 def _loop_seconds(core: int) -> float:
-    """Return the processor seconds that the loop takes on a core, in the best of several rounds."""
+    """Return the processor seconds the loop takes on a core, in the best of several rounds."""
     os.sched_setaffinity(0, {core})
     return min(_timed_loop() for _ in range(ROUNDS))
 

@@ -1,7 +1,7 @@
 """Finds programs run by the same user that do not belong to the job and disturb it.
 
-A program that an earlier job left behind takes a core from a rank, and all ranks wait for that one.
-If it still writes to the run folder, it replaces files from the new job.
+A program an earlier job left behind takes a core from a rank, and all ranks wait for that one. If
+it still writes to the run folder, it replaces files from the new job.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ def look_at_foreign_programs(run_folder: Path | None = None) -> Facts:
 
 
 def _left_in_run(programs: Sequence[Program], own_job: str, run_folder: Path) -> list[Facts]:
-    """Return programs from ended jobs that use the run folder, each with a path that it uses.
+    """Return programs from ended jobs that use the run folder, each with a path it uses.
 
     While a job runs on a node, a Slurm step daemon for it runs there. The result is empty if the
     one for this job is not visible, as with other schedulers or in some containers.
@@ -98,7 +98,7 @@ def _jobs_with_daemon() -> Iterator[str]:
 
 
 def _used_path(pid: int, folder: Path) -> str:
-    """Return a file or folder below `folder` that a process uses, or an empty string."""
+    """Return a file or folder below `folder` a process uses, or an empty string."""
     process = PROCESSES / str(pid)
     links = [process / "cwd"]
     with contextlib.suppress(OSError):

@@ -21,15 +21,14 @@ PROGRAMS_SECONDS = 20.0
 """Time limit for all programs together. It is shorter than the limit for the check."""
 PRINT_PREFIX = "import sys; print(sys.prefix); print(sys.version.split()[0])"
 SOURCES_SECONDS = 20.0
-"""After this time, no further package is read. Nodes are compared only by packages that were read
-in time.
+"""After this time, no further package is read. Nodes are compared only by packages read in time.
 
 A cold file server needs about a millisecond for each file, and torch has 3,000 files.
 """
 SOURCE_SUFFIXES = (".py", ".so")
-"""Suffixes of package files: sources, and extensions that were compiled at installation."""
+"""Suffixes of package files: sources, and extensions compiled at installation."""
 INSTALLED = frozenset(("site-packages", "dist-packages"))
-"""Folders that only an installer writes to."""
+"""Folders only an installer writes to."""
 
 
 @dataclass(frozen=True)

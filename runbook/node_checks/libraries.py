@@ -21,7 +21,7 @@ current one.
 
 
 def folders_with(libraries: Mapping[str, str]) -> list[str]:
-    """Return the folders in LD_LIBRARY_PATH that a process loaded any of these libraries from.
+    """Return the folders in LD_LIBRARY_PATH a process loaded any of these libraries from.
 
     `libraries` maps library names to files.
     """
@@ -113,7 +113,7 @@ def _version_of_wheel(file: Path) -> str:
 
 
 def numbers(version: str) -> list[int]:
-    """Return the numbers in a version as a list, so that versions can be compared.
+    """Return the numbers in a version as a list, which is used to compare versions.
 
     >>> numbers("3.4.30") > numbers("3.4.9")
     True

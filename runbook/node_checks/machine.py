@@ -82,7 +82,7 @@ def look_at_limits() -> Facts:
 
 
 def _count_ports() -> int | None:
-    """Return how many ephemeral ports the kernel may choose from.
+    """Return the number of ephemeral ports that the kernel can choose from.
 
     Return None if the kernel does not report the range.
     """
@@ -105,7 +105,7 @@ def _hard_limit(kind: int) -> int | None:
 
 
 def look_at_memory() -> Facts:
-    """Return how many bytes main memory, the control group limit and /dev/shm have.
+    """Return the sizes in bytes: main memory, control group limit and /dev/shm.
 
     `limit` and `left` are None if the process has no limit.
     """

@@ -110,7 +110,7 @@ def interfaces_to(text: str, address: str) -> list[str]:
             metric = int(columns[6])
             matching.append((-mask.bit_count(), metric, columns[0]))
 
-    # Of equal routes, the kernel lists the one that it uses first.
+    # Of equal routes, the kernel lists the one it uses first.
     matching.sort(key=lambda route: route[:2])
     return list(dict.fromkeys(name for _, _, name in matching))
 
@@ -173,9 +173,9 @@ def _infiniband() -> Facts:
 def chosen_address() -> str:
     """Return the address that gloo or NCCL would listen on here.
 
-    It is the address of the interface that the environment selects, or else of the host name. The
-    text is empty if neither has an address. NCCL treats a name as a prefix. gloo takes it
-    literally, including a leading `=` or `^`.
+    It is the address of the interface the environment selects, or else of the host name. The text
+    is empty if neither has an address. NCCL treats a name as a prefix. gloo takes it literally,
+    including a leading `=` or `^`.
     """
     for variable in INTERFACE_VARIABLES:
         value = os.environ.get(variable, "")
@@ -202,7 +202,7 @@ def _address_by_prefix(prefixes: Sequence[str]) -> str:
 
 
 def look_at_names() -> Facts:
-    """Return the addresses that each node name resolves to here, or the error from the resolver.
+    """Return the addresses each node name resolves to here, or the error from the resolver.
 
     Also return how many seconds each name took, and the interfaces with a network that contains the
     address. After NAMES_SECONDS, no further name is resolved.
@@ -252,7 +252,7 @@ def _resolve(name: str) -> list[str]:
 
 
 def _resolving_seconds(name: str) -> float:
-    """Return how many seconds it takes to resolve a name again.
+    """Return the seconds it takes to resolve a name again.
 
     The first look-up may take longer, because the server at the site may have to ask another one. A
     slow attempt is repeated, because a single lost packet costs 5 s.

@@ -30,7 +30,7 @@ TRACKED_CONNECTIONS = "net.netfilter.nf_conntrack_count"
 
 @dataclass(frozen=True)
 class DeviceFile:
-    """A device file, with the numbers that the kernel gave to the device."""
+    """A device file, with the numbers the kernel gave to the device."""
 
     path: str
     major: int
@@ -91,7 +91,7 @@ def device_fault(device: DeviceFile) -> str:
 
 
 def look_at_kernel_settings() -> Facts:
-    """Return the values for KERNEL_SETTINGS, with None for a setting that the kernel does not have.
+    """Return the values for KERNEL_SETTINGS, with None for a setting the kernel does not have.
 
     For a setting with several numbers, return the last one.
 

@@ -1,9 +1,8 @@
 """Tests connections between nodes: TCP, latency, bandwidth, lost packets, and clock offsets.
 
 Each node listens on the port where ranks would meet in training. A peer that connects there learns
-a second port and the address of the interface that the environment names. The kernel chooses the
-second port, as it does for gloo and NCCL. In this way, each node tries what ranks on it will do
-later.
+a second port and the address of the interface the environment names. The kernel chooses the second
+port, as it does for gloo and NCCL. In this way, each node tries what ranks on it will do later.
 """
 
 import json
@@ -30,7 +29,7 @@ from runbook.node_checks.networks import chosen_address
 CONNECT_SECONDS = 10.0
 """Time limit for a connection.
 
-A SYN that a firewall drops is repeated after 1, 3 and 7 s; a fourth attempt would not help.
+A SYN a firewall drops is repeated after 1, 3 and 7 s; a fourth attempt would not help.
 """
 LISTEN_SECONDS = 25.0
 """Longest time between starting the containers on different nodes."""
@@ -57,7 +56,7 @@ _SEGS_OUT = 136
 
 
 def peers_of(index: int, num_nodes: int) -> list[int]:
-    """Return the peers that a node calls: those at distance 1, 2, 4, ... in a ring.
+    """Return the peers a node calls: those at distance 1, 2, 4, ... in a ring.
 
     In this way, a few pairs cover many nodes. If there are two nodes, each calls the other, so both
     directions are tested.
@@ -225,7 +224,7 @@ def _try_peer(name: str, port: int, own_nonce: str) -> Facts:
 
 
 def _ask_offer(name: str, port: int) -> Facts:
-    """Return the answer that a node sends on the meeting port.
+    """Return the answer a node sends on the meeting port.
 
     Retry while the node is not yet listening on that port.
     """

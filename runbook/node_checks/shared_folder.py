@@ -14,7 +14,7 @@ from runbook.node_checks.answers import Facts, node_names, own_name
 from runbook.node_checks.mounts import mount_of
 
 TOKEN_NAME = "token"
-"""A file that is written at submission. Each node must read the same content from it."""
+"""A file written at submission. Each node must read the same content from it."""
 SEEN_SECONDS = 20.0
 """Time within which a node must see a file written by another node.
 

@@ -1,4 +1,4 @@
-"""Queries torch in a separate process, so that even a crash results in an answer."""
+"""Queries torch in a separate process, to get an answer even after a crash."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def look_at_torch(device: str, seconds: float) -> Facts:
 
 
 def _libraries_without_variable(seconds: float) -> dict[str, str] | None:
-    """Return the libraries that torch loads without LD_LIBRARY_PATH.
+    """Return the libraries that torch loads if LD_LIBRARY_PATH is not set.
 
     Return no libraries if torch needs the variable to start, and None if there is not enough time.
     """

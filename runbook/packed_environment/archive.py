@@ -174,7 +174,7 @@ def extract(archive: Path, folder: Path, compression: str) -> str:
 
 
 def _open_stderr() -> IO[bytes]:
-    """Return a file that a program can write errors to.
+    """Return a file a program can write errors to.
 
     The file is in memory if possible, because temporary files are often on the same full disk.
     """

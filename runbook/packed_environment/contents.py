@@ -15,7 +15,7 @@ from runbook.packed_environment.manifest import BASE, ENVIRONMENT, PACKAGE, Pack
 BLOCK = 4096
 COMPILED = "__pycache__"
 CONDA_FOLDERS = frozenset({"pkgs", "envs", "conda-bld"})
-"""Folders in a conda installation that the base environment does not use, such as caches."""
+"""Folders in a conda installation the base environment does not use, such as caches."""
 UNUSED_LIBRARY = frozenset({"test", "idlelib", "site-packages"})
 """Folders in the standard library that training never imports.
 
@@ -65,7 +65,7 @@ class PackedEntry:
 
     @property
     def disk_bytes(self) -> int:
-        """Return how many bytes the entry occupies on disk."""
+        """Return the bytes the entry uses on disk."""
         if stat.S_ISREG(self.status.st_mode):
             return -(-self.status.st_size // BLOCK) * BLOCK
         return BLOCK if stat.S_ISDIR(self.status.st_mode) else 0
@@ -118,7 +118,7 @@ def part_of(source: PackedSource, entries: Sequence[PackedEntry]) -> PackedPart:
 
 
 def source_of_part(part: PackedPart) -> PackedSource:
-    """Return the source for a part that is listed in a manifest."""
+    """Return the source for a part listed in a manifest."""
     return PackedSource(part.name, Path(part.folder), part.roots, frozenset(part.excluded))
 
 

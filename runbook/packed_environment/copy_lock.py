@@ -31,7 +31,7 @@ class LockTimeout(CodedError):
 
 
 def lock_file(copy: Path) -> Path:
-    """Return the file that is locked to guard a copy."""
+    """Return the file locked to guard a copy."""
     return copy.with_name(f"{copy.name}.lock")
 
 
@@ -74,7 +74,7 @@ def try_lock(copy: Path, stack: contextlib.ExitStack) -> bool:
 
 
 def try_alone(stream: IO[str]) -> bool:
-    """Try to lock an open file exclusively, without waiting. Return whether that succeeded."""
+    """Try to lock an open file exclusively, but do not wait. Return whether that succeeded."""
     return _try(stream, fcntl.LOCK_EX)
 
 

@@ -1,4 +1,4 @@
-"""Facts that an interpreter reports about itself, and the folders in its environment."""
+"""Facts an interpreter reports about itself, and the folders in its environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ facts = {
 }
 print("runbook " + json.dumps(facts))
 """
-"""A program that the interpreter runs to describe itself. It prints one line."""
+"""A program the interpreter runs to describe itself. It prints one line."""
 
 ANSWER = "runbook "
 """The prefix for that line. It is needed because set-up commands at a site may print other lines.
@@ -33,7 +33,7 @@ SYSTEM_PREFIXES = ("/usr", "/bin")
 
 
 class InterpreterError(Exception):
-    """An interpreter reports no facts, or there are no files at the paths that it reports."""
+    """An interpreter reports no facts, or there are no files at the paths it reports."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,7 @@ class Interpreter:
     prefix: str
     """Environment folder: a virtual environment, a conda environment, or an installation."""
     base_prefix: str
-    """Folder with the installation that a virtual environment is based on, or else the same folder.
-    """
+    """Folder with the installation a virtual environment is based on, or else the same folder."""
     base_executable: str
     """The executable file, with all links resolved."""
     version: str

@@ -58,7 +58,7 @@ class EnvironmentManifest:
     """The interpreter inside the archive, such as environment/bin/python3.11."""
     python_version: str
     interpreter: str
-    """The interpreter that the jobs use without a copy."""
+    """The interpreter the jobs use without a copy."""
     parts: tuple[PackedPart, ...]
     outside: tuple[str, ...]
     """Folders of `sys.path` that are not in the archive and stay on the shared file system."""

@@ -55,7 +55,7 @@ PROBE_SECONDS = 120.0
 
 
 class CopyState(StrEnum):
-    """The Python that a node uses."""
+    """The Python a node uses."""
 
     UNPACKED = "unpacked"
     PRESENT = "present"
@@ -265,7 +265,7 @@ def _make_root(root: Path) -> None:
 
 
 def _require_own_folder(root: Path) -> None:
-    """Create a folder that only this user can access. Raise `CopyError` if that fails."""
+    """Create a folder only this user can access. Raise `CopyError` if that fails."""
     user = os.getuid()
     try:
         root.mkdir(

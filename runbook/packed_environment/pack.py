@@ -59,7 +59,7 @@ def pack(
 ) -> EnvironmentManifest:
     """Write the archive, and then the manifest, to a folder. Return the manifest.
 
-    `report` is called with how many entries have been packed, and how many there are.
+    `report` is called with the number of packed entries and the total.
     """
     began = time.time()
     sources = find_sources(interpreter, package)
@@ -115,7 +115,7 @@ def pack(
 
 
 def _packed_folders(sources: list[contents.PackedSource]) -> list[str]:
-    """Return the folders to pack, including a package that is imported from a clone."""
+    """Return the folders to pack, including a package imported from a clone."""
     return [str(source.folder) for source in sources]
 
 

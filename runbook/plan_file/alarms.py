@@ -10,7 +10,7 @@ on the training machine, are in `runbook/training/health/memory_and_disk.py`.
 No threshold is an absolute value: each record is compared with the median of earlier records, in
 units of the spread (1.48 median deviations, the standard deviation of normal noise). The trainer
 checks each step with `MetricWatch`; `runbook logs` and 05-analysis check finished logs.
-docs/logbook.md lists the healthy and diverging curves that the thresholds below were tested on.
+docs/logbook.md lists the healthy and diverging curves the thresholds below were tested on.
 """
 
 from collections import deque
@@ -52,8 +52,8 @@ FEW_BEFORE = 5
 
 With at least this many, a second record is required.
 """
-# At this multiple of the usual loss, a single record counts as a spike, because unusual text alone
-# never has a loss this high
+# At this multiple of the usual loss, a single record counts as a spike: unusual text alone never
+# has a loss this high
 UNEXPLAINED = 2.2
 SUDDEN_SHARE = 0.10
 """If the gradient norm is large too, a loss is a spike once it exceeds each of the last
@@ -139,7 +139,7 @@ class Alarm:
     """Median over earlier records, or over the other ranks if the alarm concerns a rank."""
     evidence: str
     rank: int | None = None
-    """The rank that the alarm is about; None if it is about the whole training run."""
+    """The rank the alarm is about; None if it is about the whole training run."""
 
 
 def spread_of(values: Sequence[float]) -> float:
@@ -811,7 +811,7 @@ class MetricWatch:
         """Use losses and gradient norms from earlier jobs as the usual values.
 
         Alarms about these steps were already reported by the earlier jobs. Times are not used,
-        because the nodes may have changed.
+        since the nodes may have changed.
         """
         for step in steps:
             for _ in self.look(step):
@@ -825,7 +825,7 @@ class MetricWatch:
         self._compound = CompoundGrowthWatch("grad_norm")
 
     def look(self, step: Any) -> Iterator[Alarm]:
-        """Yield the alarms that this step raises. Any value in the step may be missing."""
+        """Yield the alarms this step raises. Any value in the step may be missing."""
         iteration = step.iteration
         loss = step.loss
         if iteration < self._first:

@@ -1,4 +1,4 @@
-"""Commands from run files that the user has allowed on this machine.
+"""Commands from run files the user has allowed on this machine.
 
 The file has one command per line, and no run file can change its path.
 
@@ -33,10 +33,10 @@ def is_allowed(command: str) -> bool:
 
 
 def how_to_allow(command: str) -> str:
-    """Return the shell command that a user runs to allow `command` after a review.
+    """Return the shell command a user runs to allow `command` after a review.
 
-    A run file with invisible characters is refused. A plan that was written by hand may contain
-    invisible characters, so each is replaced by a question mark here.
+    A run file with invisible characters is refused. A plan written by hand may contain invisible
+    characters, so each is replaced by a question mark here.
     """
     lines_to_add = "".join(
         letter if unicodedata.category(letter)[0] != "C" else "?" for letter in command.strip()

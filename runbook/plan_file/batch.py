@@ -54,7 +54,7 @@ class Batch:
         )
 
     def samples_after(self, iterations: int) -> int:
-        """Return how many samples the first `iterations` steps use.
+        """Return the number of samples used in the first `iterations` steps.
 
         Only steps in the ramp are counted one by one.
         """
@@ -68,7 +68,7 @@ class Batch:
         return samples
 
     def iterations_within(self, samples: int) -> int:
-        """Return how many whole steps fit into this many samples."""
+        """Return the number of whole steps that fit into this many samples."""
         consumed = iterations = 0
         while (size := self.at(consumed)) != self.global_ and consumed + size <= samples:
             consumed = consumed + size

@@ -10,7 +10,7 @@ from runbook.plan_file.schema import PhasePlan, PlannedPrecision
 
 
 def deepspeed_config(phase: PhasePlan, *, offload: bool = False) -> dict[str, Any]:
-    """Return the DeepSpeed values that all frameworks share: batch, ZeRO, clipping, precision."""
+    """Return the DeepSpeed values all frameworks share: batch, ZeRO, clipping, precision."""
     zero: dict[str, Any] = {"stage": phase.parallel.zero_stage}
     if phase.tuning.overlap_gradients:
         zero["overlap_comm"] = True
@@ -29,7 +29,7 @@ def deepspeed_config(phase: PhasePlan, *, offload: bool = False) -> dict[str, An
 
 
 def bucket_elements(parameters: int, tensor: int) -> int:
-    """Return how many elements a gradient bucket has.
+    """Return the number of elements in a gradient bucket.
 
     DeepSpeed allocates a full bucket even if a rank has only a few gradients.
 
@@ -40,11 +40,11 @@ def bucket_elements(parameters: int, tensor: int) -> int:
 
 
 LARGEST_BUCKET = 500_000_000
-"""Largest bucket in elements, which is the default in DeepSpeed."""
+"""Largest bucket in elements, which is the DeepSpeed default."""
 
 
 def own_config(phase: PhasePlan) -> dict[str, Any]:
-    """Return the configuration for our own trainer, with keys that only our trainer needs."""
+    """Return the configuration for our own trainer, with keys only our trainer needs."""
     content = deepspeed_config(phase)
     content["zero_optimization"]["reduce_bucket_size"] = bucket_elements(
         phase.model.parameters, phase.parallel.tensor
@@ -119,7 +119,7 @@ def _precision(precision: PlannedPrecision) -> dict[str, Any]:
 
 
 def _whole(value: float) -> float:
-    """Convert a whole number to an int, because DeepSpeed requires an int as the minimum scale.
+    """Convert a whole number to an int, as DeepSpeed requires for the minimum scale.
 
     >>> _whole(1.0), _whole(0.5)
     (1, 0.5)

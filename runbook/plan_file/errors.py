@@ -1,4 +1,4 @@
-"""Errors that end training, each with the exit code that a job script uses."""
+"""Errors that end training, each with the exit code a job script uses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CodedError(Exception):
             values = dict(message.values)
             message = message.message
 
-        # Exceptions are stored as text, because not every exception can be pickled and sent to
+        # Exceptions are stored as text, since not every exception can be pickled and sent to
         # another process.
         plain_values = {
             name: str(value) if isinstance(value, BaseException) else value
@@ -59,7 +59,7 @@ class TrainingError(CodedError):
 
     exit_code = FAILED
     on_all_ranks = False
-    """Whether every rank has the same error, so that only rank 0 needs to show it."""
+    """Whether every rank has the same error, and only rank 0 needs to show it."""
 
 
 class RefusedError(TrainingError):

@@ -52,7 +52,7 @@ class ReplicasChange:
     planned_replicas: int
     world_size: int
     num_microbatches: int
-    """Micro-batches that each replica processes in a step."""
+    """Micro-batches each replica processes in a step."""
 
 
 def replicas_change(

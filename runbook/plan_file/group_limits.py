@@ -17,8 +17,7 @@ The first NCCL collective over 1,024 ranks takes a few seconds, so a collective 
 hangs.
 """
 GIVE_UP_SECONDS = 10
-"""Extra seconds to let the timeout in torch take effect first, because the error from torch says
-more."""
+"""Extra seconds to let the torch timeout take effect first, since the torch error says more."""
 IMPORT_SECONDS = 150
 """Seconds allowed to import megatron-core before the ranks meet.
 
@@ -30,4 +29,4 @@ START_SECONDS = 40
 """Seconds in which the launcher starts the ranks' program."""
 _LAST_ARRIVAL_SECONDS = max(IMPORT_SECONDS, MEETING_SECONDS)
 STAGE_SECONDS = START_SECONDS + _LAST_ARRIVAL_SECONDS + GROUP_SECONDS + 2 * GIVE_UP_SECONDS
-"""Seconds that the stage takes if the last rank arrives at the last moment and a group hangs."""
+"""Seconds the stage takes if the last rank arrives at the last moment and a group hangs."""

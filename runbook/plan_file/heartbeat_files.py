@@ -40,7 +40,7 @@ def heartbeat_stem(ranks_folder: Path) -> Path:
 def as_slot(values: dict[str, Any]) -> bytes:
     """Encode a heartbeat as bytes to write to its slot.
 
-    A slot has a checksum, because it may be read while it is being written.
+    A slot has a checksum, since it may be read while it is being written.
     """
     text = json.dumps(values, separators=(",", ":")).encode()
     return (b"%08x %s\n" % (zlib.crc32(text), text))[:SLOT_BYTES]

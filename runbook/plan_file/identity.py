@@ -31,8 +31,8 @@ def fingerprint(phase: PhasePlan) -> str:
 
     These are the initial weights, data order, steps, rates and number format.
 
-    Engine, layout and micro-batch are left out, because they affect only the rounding and may
-    change at a resume. Names, folders, logging, evaluation and sampling are also left out.
+    Engine, layout and micro-batch are left out, since they only affect the rounding and may change
+    at a resume. Names, folders, logging, evaluation and sampling are also left out.
     """
     data = phase.data
     files = {"validation": _names(data.validation), "test": _names(data.test)}
@@ -53,7 +53,7 @@ def fingerprint(phase: PhasePlan) -> str:
 
 
 def recipe(phase: PhasePlan) -> dict[str, Any]:
-    """Return the training length and all values that a resume must not change, as a flat mapping.
+    """Return the training length and all values a resume must not change, as a flat mapping.
 
     The keys are the same as in plan.json. The loss scale is left out, because a checkpoint contains
     it, and so are held-out files, because no step learns from them.
@@ -106,7 +106,7 @@ def same_training(before: PhasePlan, after: PhasePlan) -> bool:
 
 
 def step_inputs(phase: PhasePlan) -> dict[str, Any]:
-    """Return the values that a finished step depends on.
+    """Return the values a finished step depends on.
 
     These are all values except paths, save intervals and limits.
     """

@@ -22,7 +22,7 @@ class JobState(StrEnum):
     TIMEOUT = "timeout"
     # Saved and ended with exit code 75: a new job continues from there
     STOPPED = "stopped"
-    # The machine was rebooted, or the job vanished without an exit code
+    # The machine was rebooted, or the job vanished and left no exit code
     LOST = "lost"
     UNKNOWN = "unknown"
 

@@ -164,7 +164,7 @@ def _members(kind: type) -> dict[str, dataclasses.Field[Any]]:
 
 @functools.cache
 def _keys(kind: type) -> tuple[str, ...]:
-    """Return the keys that a record may have in JSON, including those from flat records in it."""
+    """Return the keys a record may have in JSON, including those from flat records in it."""
     keys = list[str]()
     for key, member in _members(kind).items():
         if member.metadata.get("flat"):

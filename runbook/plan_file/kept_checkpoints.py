@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from runbook.plan_file.schema import ADAM_MOMENTS, Checkpoint, Precision
 
 NEAR_COPIES = 2
-"""Number of copies that each rank keeps in node memory: the newest complete copy, and the one being
+"""Number of copies each rank keeps in node memory: the newest complete copy, and the one being
 written.
 """
 
@@ -34,7 +34,7 @@ def keeps_for_ever(checkpoint: Checkpoint, iteration: int) -> bool:
 
 
 def most_at_once(checkpoint: Checkpoint, iterations: int) -> int:
-    """Return how many checkpoints exist at the same time at most, which is during the last save.
+    """Return the largest number of checkpoints at any time, which is reached in the last save.
 
     A new checkpoint is complete before an old one is deleted.
 

@@ -72,7 +72,7 @@ class LearningRate:
     def _wsd_share(self, samples: int) -> float:
         """Return where the rate is between the minimum (0) and the peak (1).
 
-        The formulas are the same as in megatron-core. All of them end at 0.
+        The formulas are taken from megatron-core. All of them end at 0.
         """
         into_decay = samples - (self.decay_samples - self.wsd_decay_samples)
         if into_decay <= 0:

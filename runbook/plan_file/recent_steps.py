@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 COMPUTE_SECONDS = "forward_backward_seconds"
-"""Column that only computed steps have. A skipped step has neither this nor a loss."""
+"""Column only computed steps have. A skipped step has neither this nor a loss."""
 TAIL_BYTES = 1_000_000
 """Number of bytes to read from the end of the file. A record has about 700 bytes."""
 
@@ -22,7 +22,7 @@ class RecentStep:
     nan: int = 0
     segment: int = 0
     was_computed: bool = True
-    """False for a step that was skipped after a rollback, together with its samples."""
+    """False for a step skipped after a rollback, together with its samples."""
 
 
 def read_recent_steps(metrics: Path, iteration: int, count: int) -> list[RecentStep]:
@@ -64,7 +64,7 @@ def recent_steps(steps: Iterable[RecentStep], iteration: int, count: int) -> lis
     """Return the last `count` steps up to and including an iteration, as last recorded.
 
     Steps that a rollback, or a resume from an older checkpoint, has discarded are no longer part of
-    the training. A step that was skipped in place of a discarded one has no loss.
+    the training. A step skipped in place of a discarded one has no loss.
 
     >>> steps = [RecentStep(number) for number in (1, 2, 3, 4)]
     >>> steps += [RecentStep(3, segment=1), RecentStep(4, segment=1)]

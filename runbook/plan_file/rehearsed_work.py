@@ -73,12 +73,12 @@ class RehearsedRank:
     collectives: tuple[Collective, ...]
     work: tuple[Work, ...]
     synchronizations: dict[str, int]
-    """Number of device-to-host reads that the step waits for, by line of code."""
+    """Number of device-to-host reads the step waits for, by line of code."""
     saved_bytes: int
-    """Bytes that this rank writes for a checkpoint."""
+    """Bytes this rank writes for a checkpoint."""
     save_host_bytes: int
     resume_bytes: int
-    """Bytes that this rank reads from a checkpoint."""
+    """Bytes this rank reads from a checkpoint."""
     resume_peak_bytes: int
     """Peak memory while resuming in bytes, on device and host together."""
     largest: tuple[Allocation, ...]

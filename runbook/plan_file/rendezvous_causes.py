@@ -8,7 +8,7 @@ from enum import StrEnum
 class RendezvousCause(StrEnum):
     """Why a rendezvous failed, in the words used in the error message.
 
-    The trainer shows these words, and a drill looks for them without importing the trainer.
+    The trainer shows these words, and a drill can look for them with no need to import the trainer.
     """
 
     ADDRESS_NOT_RESOLVED = (

@@ -31,7 +31,7 @@ PERSISTENT = "persistent corruption"
 
 
 class ComputedPlace(NamedTuple):
-    """The tensor that a fingerprint belongs to."""
+    """The tensor a fingerprint belongs to."""
 
     part: str
     layer: int
@@ -120,7 +120,7 @@ def _agree(first: float | None, second: float | None, tolerance: float) -> bool:
 
 
 class MarkKey(NamedTuple):
-    """The block that a recorded mark belongs to.
+    """The block a recorded mark belongs to.
 
     A block is the part of a layer between two sums over tensor-parallel ranks.
     """
@@ -131,7 +131,7 @@ class MarkKey(NamedTuple):
 
     @classmethod
     def of(cls, location: ComputedPlace) -> MarkKey:
-        """Return the block that a tensor belongs to.
+        """Return the block a tensor belongs to.
 
         >>> MarkKey.of(ComputedPlace("forward", 3, "mlp.linear_fc1")).block
         'feed-forward'
@@ -197,7 +197,7 @@ class ReplayLine(TypedDict, total=False):
     machines: list[str]
     programs: list[str]
     places: list[list[MarkKey]]
-    """The block that each mark belongs to, for each kind of rank."""
+    """The block each mark belongs to, for each kind of rank."""
     places_of_rank: list[int]
     iteration: int
     data: list[str]
@@ -222,7 +222,7 @@ class Circumstances:
     """Number of threads on the first rank; 0 if unknown."""
     is_bitwise: bool = True
     watched: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Names of the outputs that the marks cover, by part; empty in older records."""
+    """Names of the outputs the marks cover, by part; empty in older records."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class RecordedStep:
     """Marks for each rank."""
     circumstances: Circumstances
     samples: Sequence[str] = ()
-    """Hash over everything that each rank read for the step; empty in older records."""
+    """Hash over everything each rank read for the step; empty in older records."""
 
 
 def read_steps(lines: Iterable[ReplayLine]) -> dict[int, RecordedStep]:

@@ -25,7 +25,7 @@ class CachedFile:
 def read_checksums(folder: Path) -> dict[str, CachedFile]:
     """Return the cached files by name; empty if there is no usable list of checksums.
 
-    A file without a checksum is built again.
+    A file with no checksum is built again.
     """
     try:
         files = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))["files"]

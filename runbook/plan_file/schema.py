@@ -39,10 +39,10 @@ RecomputeMethod = Literal["uniform", "block"]
 Switch = Literal["auto", "always", "never"]
 """Whether to use a feature; each framework has its own default."""
 Kernels = Literal["auto", "compiled", "plain"]
-"""The GPU kernels used to compute a step: those compiled by the trainer, or those in megatron-core.
+"""The GPU kernels used to compute a step: those compiled by the trainer, or the megatron-core ones.
 """
 TRACKERS = ("mlflow", "trackio", "wandb")
-"""Trackers that the trainer can report to; TensorBoard files are always written."""
+"""Trackers the trainer can report to; TensorBoard files are always written."""
 NanPolicy = Literal["stop", "skip", "rollback"]
 """What to do after a step with a NaN or infinite loss or gradient."""
 SpikePolicy = Literal["note", "skip", "rollback"]
@@ -89,8 +89,8 @@ class ModelShape:
 
         For a GPT-3 shape, the number of FLOPs is 72 s l h^2 (1 + s/6h + V/12lh).
 
-        This is the formula in Megatron-LM. `attended` is the share of token pairs for which
-        attention scores are counted. Recomputed activations are not counted.
+        This is the Megatron-LM formula. `attended` is the share of token pairs for which attention
+        scores are counted. Recomputed activations are not counted.
         """
         s = self.sequence_length
         h = self.hidden
@@ -130,7 +130,7 @@ class HasShape:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedModel(HasShape):
-    """The model that a phase trains: shape, initialization, and exact parameter count."""
+    """The model a phase trains: shape, initialization, and exact parameter count."""
 
     shape: ModelShape = field(metadata=FLAT)
     name: str
@@ -174,7 +174,7 @@ class Layout:
         return dataclasses.replace(self, data=replicas, world_size=world_size)
 
     def stage_layers(self, layers: int) -> tuple[int, ...]:
-        """Return how many layers each stage has, or an empty tuple if they do not divide evenly.
+        """Return the number of layers per stage, or an empty tuple if they do not divide evenly.
 
         >>> four = Layout(pipeline=4, last_stage_layers=6)
         >>> four.stage_layers(30), four.stage_layers(32)
@@ -251,10 +251,10 @@ class Optimizer:
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """Return the names of the float32 tensors that the optimizer keeps for each weight.
+        """Return the names of the float32 tensors the optimizer keeps for each weight.
 
-        The trainer saves these tensors; how many there are determines memory, checkpoint size and
-        step time.
+        The trainer saves these tensors; their number determines memory, checkpoint size and step
+        time.
         """
         return ADAM_MOMENTS
 
@@ -278,7 +278,7 @@ class PlannedPrecision:
 
 @dataclass(frozen=True)
 class Source:
-    """A .bin/.idx pair, with the share of samples that are read from it."""
+    """A .bin/.idx pair, with the share of samples read from it."""
 
     weight: float
     prefix: str
@@ -327,7 +327,7 @@ class Checkpoint:
     asynchronous: bool = field(default=False, metadata=OMIT_DEFAULT)
     """Write while training continues, instead of between two steps."""
     resume_changed: bool = field(default=False, metadata=OMIT_DEFAULT)
-    """Allow a resume from a checkpoint that was trained with different values."""
+    """Allow a resume from a checkpoint trained with different values."""
     saves: bool = field(default=True, metadata=OMIT_DEFAULT)
     """Whether anything is saved; False only for frameworks other than our own trainer."""
     near_interval: int = field(default=0, metadata=OMIT_DEFAULT)
@@ -374,7 +374,7 @@ class Log:
 
 
 def exchange_interval(world_size: int) -> int:
-    """Return after how many steps the ranks exchange their times.
+    """Return the number of steps between two exchanges of rank times.
 
     With this interval, a record contains at most `RANKS_PER_STEP` ranks per step.
 
@@ -412,7 +412,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Sampling:
-    """The text that the model continues before and after training."""
+    """The text the model continues before and after training."""
 
     prompt_ids: tuple[int, ...]
     tokens: int
@@ -453,7 +453,7 @@ class PhasePlan:
     """The folder with plan.json. Relative paths in the plan start there."""
 
     def path(self, relative: str) -> Path:
-        """Return the location that a path in plan.json refers to."""
+        """Return the location a path in plan.json refers to."""
         return self.root / relative
 
 

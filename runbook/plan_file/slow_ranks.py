@@ -37,7 +37,7 @@ class ExchangedTimes:
 
     iteration: int
     steps: int
-    # Mean time that each rank spent in the forward and backward passes, without communication
+    # Mean time each rank spent in the forward and backward passes, without communication
     seconds: list[float]
 
 

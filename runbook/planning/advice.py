@@ -1,6 +1,6 @@
 """Warnings about unusual saves, warm-up, learning rate or jobs in a plan that breaks no rule.
 
-They are only warnings, because such a setting may be intended. Each warning names the rule, its
+They are only warnings, since such a setting may be intended. Each warning names the rule, its
 source, and the remedy.
 """
 
@@ -52,7 +52,7 @@ FEWEST_WARMUP_STEPS = 100
 """Fewer warm-up steps than this cause a warning. GPT-3 warmed up over 375 M tokens, 0.1 % of the
 training.
 
-The examples in Megatron-LM warm up over 0.1 to 1 % of the training.
+Megatron-LM examples warm up over 0.1 to 1 % of the training.
 """
 LONG_TRAINING_STEPS = 10_000
 MOST_OVERHEAD = 0.10
@@ -66,8 +66,7 @@ FEWEST_STEPS_TO_EVALUATE = 1_000
 Such a run only tests the speed or the setup, and the evaluations cost little.
 """
 MOST_JOBS = 30
-"""More consecutive jobs than this cause a warning, because each job has to wait in the queue and
-start up.
+"""More consecutive jobs than this cause a warning. Each job has to wait in the queue and start up.
 
 BLOOM trained for 3.5 months in 20 h jobs, with a dedicated allocation.
 """
@@ -80,7 +79,7 @@ With this interval, a failure costs at most five minutes of a training run that 
 
 @dataclass(frozen=True)
 class PlannedCosts:
-    """The planned numbers that the warnings are based on."""
+    """The planned numbers the warnings are based on."""
 
     storage: Storage
     speed: Speed

@@ -47,9 +47,7 @@ class Machine:
     memory_bytes: int = 0
     """Main memory in bytes; 0 if unknown."""
     core_flops: float = 0.0
-    """FLOP/s that one core reaches in a matrix product with this run's precision; 0 if not
-    measured.
-    """
+    """FLOP/s one core reaches in a matrix product with this run's precision; 0 if not measured."""
 
 
 SMOKE_KEYS = Keys(
@@ -93,7 +91,7 @@ class Choice:
 
     @property
     def nodes(self) -> int:
-        """Return the number of nodes that the layout fills."""
+        """Return the number of nodes the layout fills."""
         return self.layout.world_size // self.devices_per_node
 
     def on_nodes(self, nodes: int) -> Choice:
@@ -190,7 +188,7 @@ class Choice:
 
     @cached_property
     def num_microbatches(self) -> int:
-        """Return the number of micro-batches that each replica processes in a step."""
+        """Return the number of micro-batches each replica processes in a step."""
         return max(1, self.global_batch // (self.micro_batch * self.layout.data))
 
     @property
@@ -260,7 +258,7 @@ def full_choice(settings: Settings) -> Choice:
 
 
 def _layout(parallel: Parallel) -> Layout:
-    """Return the layout that a run file requests, for the ranks in one replica."""
+    """Return the layout a run file requests, for the ranks in one replica."""
     return Layout(
         tensor=parallel.tensor,
         pipeline=parallel.pipeline,

@@ -1,4 +1,4 @@
-"""The token files that a run reads, and how many tokens they contain.
+"""The token files a run reads, and how many tokens they contain.
 
 The rules about them are in data_rules.py, and the cost of making them in token_preparation.py.
 """
@@ -42,7 +42,7 @@ class BlendPart(PlannedFiles):
 
     weight: float
     train_share: float
-    """Share of the tokens in this text that is used for training."""
+    """Share of the tokens in this text used for training."""
 
 
 BYTES_OF_TEXT_PER_TOKEN = 4.0
@@ -66,7 +66,7 @@ MOCK = "mock"
 
 @dataclass(frozen=True, kw_only=True)
 class DataPlan(PlannedFiles):
-    """All texts that a training run reads."""
+    """All texts a training run reads."""
 
     COMPUTED: ClassVar = ("train_share",)
 
@@ -241,13 +241,13 @@ def _shared_folder(settings: Settings) -> str:
 
 
 def fetched_bytes(dataset: Dataset) -> int:
-    """Return how many bytes are downloaded for a text; 0 if unknown."""
+    """Return the download size for a text in bytes; 0 if unknown."""
     listed_bytes = dataset.download_bytes or sum(file.bytes for file in dataset.files)
     return listed_bytes or round(record_bytes(dataset) * COMPRESSED_SHARE)
 
 
 def text_on_site(settings: Settings) -> dict[str, int]:
-    """Return the size of each text that is downloaded to the site's data folder; 0 if unknown."""
+    """Return the size of each text downloaded to the site's data folder; 0 if unknown."""
     shared = _shared_folder(settings)
     text_bytes: dict[str, int] = {}
     for text in settings.texts:
@@ -276,8 +276,8 @@ def held_out_split(prefixes: list[str], held_out: int) -> tuple[list[str], list[
     The last `held_out` files are used for validation, the `held_out` files before them for testing,
     and the rest for training.
 
-    Files are ordered by the numbers in their names, so that file 10 follows file 9. If there are
-    too few files, all lists are empty: a file is never both trained on and held out.
+    Files are ordered by the numbers in their names, to put file 10 after file 9. If there are too
+    few files, all lists are empty: a file is never both trained on and held out.
 
     >>> held_out_split([f"part{n}" for n in (1, 2, 10, 9, 3)], 1)
     (['part1', 'part2', 'part3'], ['part10'], ['part9'])

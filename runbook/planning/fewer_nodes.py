@@ -28,7 +28,7 @@ class FewerNodes:
 
     @property
     def min_nodes(self) -> int:
-        """Return the fewest nodes that the run file allows, or 0 if all nodes are needed."""
+        """Return the fewest nodes the run file allows, or 0 if all nodes are needed."""
         return self.settings.job(FULL).min_nodes
 
     @property
@@ -87,7 +87,7 @@ def _divides(choice: Choice) -> bool:
 
 
 def _broken_rules(choice: Choice) -> list[Check]:
-    """Return every rule that this training run breaks."""
+    """Return every rule this training run breaks."""
     checks = [*check_layout(choice), *check_schedule(choice)]
     broken = [check for check in checks if check.verdict == "fail"]
     if not broken:

@@ -43,8 +43,8 @@ class SearchSpace:
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     """ZeRO stages to try. Stages above 1 are tried only with DeepSpeed.
 
-    With one replica and one context-parallel rank, nothing is sharded, so only the first stage that
-    the program accepts is tried.
+    With one replica and one context-parallel rank, nothing is sharded, so only the first stage the
+    program accepts is tried.
     """
     most_chunks: int = MOST_CHUNKS
     """Largest number of interleaved chunks per stage."""
@@ -171,7 +171,7 @@ def search(choice: Choice, tokens: float = 0.0) -> Search:
 
 @dataclass
 class _Rejected:
-    """Layouts that a search rejected."""
+    """Layouts a search rejected."""
 
     too_large: list[int] = field(default_factory=list)
     """Bytes on the fullest device, for each layout that did not fit."""
@@ -257,7 +257,7 @@ def layouts(choice: Choice, space: SearchSpace = EVERYTHING) -> Iterator[Choice]
 
 
 def _first_accepted(choice: Choice, zero_stages: Sequence[int]) -> Sequence[int]:
-    """Return the first ZeRO stage that the program accepts, or the first stage if it accepts none.
+    """Return the first ZeRO stage the program accepts, or the first stage if it accepts none.
 
     DeepSpeed needs a stage above 0 for fp16.
     """
@@ -395,7 +395,7 @@ class Alternative:
     device_hours: float | None = None
     cost: float | None = None
     problem: str = ""
-    """The first rule that the variant breaks; empty if it breaks none."""
+    """The first rule the variant breaks; empty if it breaks none."""
 
 
 def what_if(

@@ -72,7 +72,7 @@ class ComputesOn:
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogueModel(HasShape):
-    """A model in the catalogue, and the values that it is trained with.
+    """A model in the catalogue, and the values it is trained with.
 
     A size of 0 means the default.
     """
@@ -111,7 +111,7 @@ class PhaseParameters:
 class PhaseFlops:
     """FLOPs in one phase, by convention.
 
-    `convention` names the convention that the trainer and the plan report.
+    `convention` names the convention the trainer and the plan report.
     """
 
     convention: str
@@ -143,7 +143,7 @@ class Plan:
     checks: tuple[Check, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the plan as plain values, in a copy that the caller may change."""
+        """Return the plan as plain values, in a copy the caller may change."""
         content: dict[str, Any] = as_json(self)
         return content
 
@@ -172,7 +172,7 @@ def make_plan(
     measured: Calibrations | None = None,
     given_checks: Sequence[Check] = (),
 ) -> Plan:
-    """Compute everything that a run needs.
+    """Compute everything a run needs.
 
     Raise a single `PlanError` that lists every broken rule. The function is pure: it uses no file,
     clock, network or environment. `machine` has the facts about this machine; without it, checks
@@ -448,7 +448,7 @@ def _checkpoint(settings: Settings, choice: Choice) -> schema.Checkpoint:
 def _alarm_settings(choice: Choice) -> AlarmSettings:
     """Return the alarm settings.
 
-    In a smoke test every step is checked, because there are only a few.
+    In a smoke test every step is checked, since there are only a few.
     """
     if choice.smoke:
         return AlarmSettings()

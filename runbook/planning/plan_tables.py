@@ -517,7 +517,7 @@ def data_table(plan: Plan) -> Table:
 
 
 def places_table(plan: Plan) -> Table:
-    """Return a table with the folders that the phases write to. No two phases share a folder."""
+    """Return a table with the folders the phases write to. No two phases share a folder."""
     places = (
         "checkpoint folder",
         "log metrics",
@@ -535,7 +535,7 @@ def places_table(plan: Plan) -> Table:
 
 
 def checks_table(plan: Plan) -> Table:
-    """Return a table with every rule that was applied to the plan.
+    """Return a table with every rule applied to the plan.
 
     A plan that breaks a rule is never shown.
     """

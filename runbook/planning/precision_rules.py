@@ -1,4 +1,4 @@
-"""Rules for number formats on CPUs, in Transformer Engine and with loss scaling in DeepSpeed."""
+"""Rules for number formats on CPUs, in Transformer Engine and with DeepSpeed loss scaling."""
 
 import math
 from collections.abc import Iterator

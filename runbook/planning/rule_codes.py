@@ -1,4 +1,4 @@
-"""Codes for the rules that only planning applies, and the text for each."""
+"""Codes for the rules only planning applies, and the text for each."""
 
 from runbook.plan_file.diagnostics import Code, RuleText
 

@@ -99,7 +99,7 @@ def _suggested_queue(unlisted: str, queues: Mapping[str, QueueLimit]) -> str:
 
 
 def _accepted(limit: QueueLimit) -> str:
-    """Describe the jobs that a queue accepts."""
+    """Describe the jobs a queue accepts."""
     bounds = []
     if limit.min_nodes:
         bounds.append(PlanningMessage.FEWEST_NODES.fill(nodes=limit.min_nodes))
@@ -228,9 +228,9 @@ def check_volumes(
 ) -> list[Check]:
     """Compare each shared file system with what is stored there.
 
-    A file system that is too small causes only a warning, because it can be enlarged. `wants`
-    contains the bytes needed for each kind of content, and `texts` those for each text that is
-    downloaded to the data folder. A size of 0 means unknown.
+    A file system that is too small only causes a warning, since it can be enlarged. `wants`
+    contains the bytes needed for each kind of content, and `texts` those for each text downloaded
+    to the data folder. A size of 0 means unknown.
     """
     storage = settings.run.jobs.storage
     name, _ = chosen_tier(settings.site, storage)

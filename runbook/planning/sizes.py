@@ -59,7 +59,7 @@ def shape_of(
 
 
 def stated_shape(model: Model) -> ModelShape:
-    """Return the shape that the catalogue states, with 0 for defaults.
+    """Return the shape the catalogue states, with 0 for defaults.
 
     The vocabulary is not padded yet.
     """
@@ -128,7 +128,7 @@ def on_rank(
 ) -> Parameters:
     """Return the number of parameters, by part, on one rank in a pipeline stage.
 
-    `layers` is the number of layers in the stage, because stages may differ. Norms, position
+    `layers` is the number of layers in the stage, since stages may differ. Norms, position
     embeddings and the biases after the second matrix in each block exist on every tensor rank. Tied
     embeddings exist on the first stage and again on the last, where they count as `output`.
     """

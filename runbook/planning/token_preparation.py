@@ -9,8 +9,8 @@ from runbook.planning.choice import Machine
 from runbook.planning.data_plan import DataPlan, fetched_bytes, record_bytes
 
 FUSED_BYTES_PER_SECOND = 130e6
-"""Bytes of JSON lines that a single pass processes per second on one core: zstd, JSON, GPT-2 ids
-and writing (138 to 144 MB/s measured on an AMD Zen 5, 2026-11; rounded down).
+"""Bytes of JSON lines a single pass processes per second on one core: zstd, JSON, GPT-2 ids and
+writing (138 to 144 MB/s measured on an AMD Zen 5, 2026-11; rounded down).
 """
 
 FTFY_BYTES_PER_SECOND = 3.5e6

@@ -31,7 +31,7 @@ CRASH_SECONDS = 5.0
 In the drills on one machine this took 0.1 to 1.1 s; on many nodes, `CRASH_SECONDS` is assumed.
 """
 LOST_NODE_SECONDS = 300.0
-"""Time until an unresponsive node is noticed: the default SlurmdTimeout in Slurm."""
+"""Time until an unresponsive node is noticed: the default Slurm SlurmdTimeout."""
 COPY_BYTES_PER_SECOND = 10e9
 """Copy rate from a device to pinned memory; one H200 reaches 10 to 23 GB/s
 (docs/measurements/gpu-h200.md).
@@ -160,9 +160,9 @@ def _fewer_text(nodes: int, fewer_nodes: tuple[int, ...]) -> str:
 
 
 def detection_seconds(timeout: float, step_seconds: float) -> dict[str, float]:
-    """Return how many seconds pass until each kind of failure is noticed.
+    """Return the seconds needed to notice each kind of failure.
 
-    For hangs, the value is the time that the watchdog allows for a step.
+    For hangs, the value is the time the watchdog allows for a step.
     """
     limits = HangLimits(timeout)
     limits.measured("step", step_seconds)
@@ -197,7 +197,7 @@ def useful_time(plan: Plan) -> UsefulTime | None:
 
 
 def _write_seconds(plan: Plan, nodes: int) -> tuple[float, str]:
-    """Return the seconds that a complete save to the fastest tier takes, and their source."""
+    """Return the seconds a complete save to the fastest tier takes, and their source."""
     fastest = min(plan.endurance.saves, key=lambda save: save.write_seconds, default=None)
     if fastest is not None:
         return fastest.write_seconds, f"saves to {fastest.tier}"

@@ -24,8 +24,7 @@ from runbook.results.metrics import Summary, summarize
 from runbook.results.wall_time import WallTime, account_wall_time
 
 LOSSES = 5
-"""The median over this many losses is compared, because a single loss depends too much on the
-batch.
+"""The median over this many losses is compared, since a single loss depends too much on the batch.
 """
 METRICS = {
     quantities.STEP_TIME: "seconds_per_iteration",
@@ -84,7 +83,7 @@ class Comparison:
 
 
 def read_run(folder: Path, phase: str = FULL) -> RunFacts:
-    """Return everything that a comparison needs from a run folder.
+    """Return everything a comparison needs from a run folder.
 
     Raise `RecordError` if the phase was not executed.
     """
@@ -125,7 +124,7 @@ def _read_plan(folder: Path, phase: str) -> Plan:
 def _recorded_environment(path: Path) -> dict[str, str]:
     """Return the versions and the commit recorded when a notebook was executed.
 
-    If there is no record, return only a commit that is marked as unknown.
+    If there is no record, return only a commit marked as unknown.
     """
     record = {}
     if path.exists():
@@ -270,7 +269,7 @@ def _checks(base: RunFacts, run: RunFacts, allowed: Tolerance) -> list[Check]:
 
 
 def _loss_check(base: RunFacts, run: RunFacts, allowed: float) -> Check:
-    """Compare the losses after the largest number of tokens that both runs reached.
+    """Compare the losses after the largest number of tokens both runs reached.
 
     If one run is longer than the other, the last losses are not comparable.
     """

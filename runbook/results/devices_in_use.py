@@ -26,7 +26,7 @@ class DeviceSpan:
 
     @property
     def devices(self) -> int:
-        """Return the number of devices that these steps ran on."""
+        """Return the number of devices these steps ran on."""
         return self.steps[0].world_size
 
     @property
@@ -51,7 +51,7 @@ def device_seconds(steps: Iterable[Step]) -> float:
 
 
 def usual_devices(steps: Sequence[Step]) -> int:
-    """Return the number of devices that most of these steps ran on.
+    """Return the number of devices most of these steps ran on.
 
     Return 0 if there are no steps. If two numbers of devices are equally frequent, return the
     number that occurs later.

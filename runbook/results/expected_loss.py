@@ -33,7 +33,7 @@ class ExpectedLoss:
     share: float
     """Share of the training steps that are complete."""
     sealed: Forecast | None
-    """Loss forecast that was made before the first step; None if no forecast was sealed."""
+    """Loss forecast made before the first step; None if no forecast was sealed."""
 
     @property
     def has_left(self) -> bool:
@@ -97,7 +97,7 @@ def sealed_loss(folder: Path) -> Forecast | None:
 def _expected(
     plan: PhasePlan, evaluations: Sequence[ValidationLoss], sealed: Forecast | None
 ) -> ExpectedLoss | None:
-    # Import here, because only this function needs numpy and scipy.
+    # Import here, since only this function needs numpy and scipy.
     from runbook.forecast.curve import forecast_curve
     from runbook.results.curve_forecast import curve_of
 

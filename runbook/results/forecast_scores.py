@@ -100,7 +100,7 @@ def append_scores(scores: Iterable[ForecastScore], runs: Path) -> None:
 def read_scores_of_all(runs: Path) -> list[ForecastScore]:
     """Return all scores in a project.
 
-    Lines that a different version wrote are skipped.
+    Lines a different version wrote are skipped.
     """
     scores = []
     for line in read_lines(runs / SCORES_FILE):
@@ -120,8 +120,7 @@ def own_half_width(scores: Sequence[ForecastScore], quantity: str) -> float | No
     """
     errors = []
     for score in scores:
-        # Skip forecasts made after the first step, because these already contain part of the
-        # outcome.
+        # Skip forecasts made after the first step, since these already contain part of the outcome.
         if score.quantity != quantity or score.late:
             continue
         if score.actual > 0 and score.value > 0:

@@ -32,7 +32,7 @@ class SealedForecasts:
 
     run: str
     fingerprint: str
-    """Fingerprint of the training run that the forecasts apply to."""
+    """Fingerprint of the training run the forecasts apply to."""
     sealed: str
     """When the forecasts were made, in UTC."""
     late: bool

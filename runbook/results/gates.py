@@ -37,14 +37,14 @@ class Gate(StrEnum):
 
 
 STEPS_BEFORE_SEAM = 40
-"""Number of steps before a resume that are used to compute the usual change in the loss."""
+"""Number of steps before a resume used to compute the usual change in the loss."""
 ENOUGH_AFTER = 10
 """A spike counts as divergence if the loss has not recovered after this many further losses."""
 CREDIBLE_FACTOR = 3.0
 """If a step time and its estimate differ by more than this factor, one of them must be wrong."""
 TOLERANCE = 1e-4
-"""Relative difference allowed between two evaluations with the same weights and samples, because
-some kernels do not add in a fixed order.
+"""Relative difference allowed between two evaluations with the same weights and samples, since some
+kernels do not add in a fixed order.
 """
 GOOD_SHARE = 0.25
 POOR_SHARE = 0.05
@@ -261,8 +261,8 @@ def resume_check(
 def _resumed_from_own_checkpoint(events: Sequence[Event]) -> Check:
     resumed = events_named(events, "resumed")
     loads = iterations_of(events, "resumed")
-    # A copy in node memory names the training run that it belongs to, and is not loaded in any
-    # other run.
+    # A copy in node memory names the training run it belongs to, and is not loaded in any other
+    # run.
     near = iterations_of([event for event in resumed if event.is_near], "resumed")
     saves = {*iterations_of(events, "saved"), *near}
     where = f", {_list(near)} from node memory" if near else ""

@@ -102,7 +102,7 @@ class Event:
     seconds: float | None = None
     """How long a save or reload took in total."""
     stall_seconds: float | None = None
-    """Seconds that an asynchronous save paused training."""
+    """Seconds an asynchronous save paused training."""
     folder: str = ""
     source: str = ""
     """Where a resume loaded its state from: shared, near own or near partner.
@@ -116,7 +116,7 @@ class Event:
     at: float | None = None
     """Time when the job ended, if this was noticed only later."""
     waits: float = 0.0
-    """Seconds that a job in a chain waits before it ends, to let the next job begin."""
+    """Seconds a job in a chain waits before it ends, to let the next job begin."""
     failure: str = ""
     why: str = ""
     state: str = ""
@@ -161,7 +161,7 @@ class History:
 
     steps: tuple[Step, ...]
     repeated: tuple[Step, ...] = ()
-    """Earlier versions of steps that were repeated after a restart."""
+    """Earlier versions of steps repeated after a restart."""
     unread_lines: int = 0
     """Number of unreadable lines, such as a line that was cut off when the trainer was killed."""
     source: str = "metrics.jsonl"
@@ -230,12 +230,12 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def _types_of(kind: type[Step] | type[ValidationLoss] | type[Event]) -> dict[str, tuple[type, ...]]:
-    """Return the JSON types that each field may have, based on the annotations."""
+    """Return the JSON types each field may have, based on the annotations."""
     return {field.name: _JSON_TYPES[str(field.type).split(" ")[0]] for field in fields(kind)}
 
 
 def _fits(values: Mapping[str, Any], types: Mapping[str, tuple[type, ...]]) -> bool:
-    """Return whether each value has a type that is allowed for the field.
+    """Return whether each value has a type allowed for the field.
 
     An edited file may contain text instead of a number.
     """

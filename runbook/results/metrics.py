@@ -41,7 +41,7 @@ class Summary:
     first_iteration: int
     last_iteration: int
     measured_iterations: int
-    """Number of iterations that the medians are computed from, without the warm-up."""
+    """Number of iterations the medians are computed from, without the warm-up."""
     segments: int
     repeated_iterations: int
     world_size: int
@@ -167,8 +167,8 @@ def _summarize_timing(
 
     seconds = [step.seconds for step in measured_steps]
     median = statistics.median(seconds)
-    # `quantiles` needs two values. If there is only one value, use it twice, so that every quantile
-    # equals this value.
+    # `quantiles` needs two values. If there is only one value, use it twice, to make every quantile
+    # equal to this value.
     values = seconds * 2 if len(seconds) == 1 else seconds
     deciles = statistics.quantiles(values, n=10, method="inclusive")
     if median and global_batch:
@@ -270,7 +270,7 @@ def find_alarms(
     evaluations: Iterable[EvaluatedLoss] = (),
     settings: AlarmSettings = NO_SETTINGS,
 ) -> list[Alarm]:
-    """Apply the rules that the trainer uses during training, and return the alarms.
+    """Apply the rules the trainer uses during training, and return the alarms.
 
     `steps` are steps from our own runs, or records from any log.
     """
@@ -291,8 +291,8 @@ PARTS = (quantities.WAITING_FOR_DATA, "computing", "communication", "optimizer",
 def parts_of(step: Step) -> dict[str, float]:
     """Return the seconds by part for a step. They add up to the step time.
 
-    Time that the trainer did not measure is in `other`. If the engine does not measure
-    `communication` separately, that time is in `computing`.
+    Time the trainer did not measure is in `other`. If the engine does not measure `communication`
+    separately, that time is in `computing`.
     """
     data_wait = min(step.data_wait_seconds, step.seconds)
     # The forward-backward time in the trainer includes the wait for a batch.
@@ -374,7 +374,7 @@ def history_frame(history: History) -> Any:
         columns[column] = [getattr(step, field) for step in history.steps]
     iterations = [step.iteration for step in history.steps]
     frame = pandas().DataFrame(columns, index=pandas().Index(iterations, name="iteration"))
-    # None is replaced by NaN, so that the columns are numeric.
+    # None is replaced by NaN to make the columns numeric.
     optional_columns = [COLUMNS[field] for field in ("loss", "grad_norm", "tflops_per_device")]
     frame[optional_columns] = frame[optional_columns].astype(float)
     frame["memory (GiB)"] /= GIB
@@ -461,7 +461,7 @@ def _time_steps(history: History) -> list[_TimedStep]:
 def _rank_times_by_step(history: History) -> dict[tuple[int, int], RankTimes]:
     """Return rank times by segment and iteration.
 
-    A record covers all iterations that it averages.
+    A record covers all iterations it averages.
     """
     by_step = {}
     for rank_times in history.rank_times:
@@ -492,7 +492,7 @@ def _slow_step_row(timed: _TimedStep, stalls: Sequence[_Stall], usual_seconds: f
 def _elapsed_seconds(step: Step, before: Step | None) -> float:
     """Return the seconds since the previous step ended.
 
-    The result is at least the measured step time, because clocks on two machines may differ.
+    The result is at least the measured step time, since clocks on two machines may differ.
     """
     if before is None or not before.time:
         return step.seconds

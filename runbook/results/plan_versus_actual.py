@@ -19,7 +19,7 @@ Numbers = Mapping[str, float | None]
 def plan_versus_actual(planned: Numbers, actual: Numbers, remarks: Mapping[str, str] = {}) -> Table:
     """Return a table with each planned value next to the measured value.
 
-    If a name is only on one side, the other side is empty, so that no value is silently dropped.
+    If a name is only on one side, the other side is left empty, to avoid silently dropping a value.
 
     >>> plan_versus_actual({"step (s)": 2.0, "memory (B)": 5}, {"step (s)": 2.5}).rows[0]
     {'what': 'step (s)', 'planned': 2.0, 'actual': 2.5, 'ratio': 1.25, 'remark': ''}

@@ -39,7 +39,7 @@ def numbers_table(
 ) -> Table:
     """Return a table with the measured values.
 
-    Each value has a unit, a remark and the lines that it comes from.
+    Each value has a unit, a remark and the lines it comes from.
     """
     lines = _lines(history) if history is not None and history.steps else {}
     all_lines = lines.get("all", "metrics.jsonl")
@@ -112,7 +112,7 @@ def _other_numbers(summary: Summary) -> list[_Number]:
 
 
 def _lines(history: History) -> dict[str, str]:
-    """Return the file and lines that each value comes from: one step, or all steps."""
+    """Return the file and lines each value comes from: one step, or all steps."""
     path = history.source
     steps = history.steps
     lines = {
@@ -430,7 +430,7 @@ The script for LUMI recomputes activations, and the log counts the forward pass 
 contains hardware FLOP/s, not model FLOP/s.
 """
 KEPT_CONVENTION = "megatron-deepspeed-f3"
-"""Formula that the same program uses in the log if nothing is recomputed."""
+"""Formula the same program uses in the log if nothing is recomputed."""
 
 
 @dataclass(frozen=True)
@@ -449,7 +449,7 @@ class ThroughputRow:
     refused: str = ""
     """The reason why the plan rejects this layout; empty if it does not."""
     source: str = field(default="", compare=False)
-    """File and line that the samples/s were read from."""
+    """File and line the samples/s were read from."""
 
     @property
     def convention(self) -> str:

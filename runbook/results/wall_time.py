@@ -1,7 +1,7 @@
 """Accounts for the wall time in a run: productive steps, interruptions, device-hours and cost.
 
 - productive: steps that count, each once, without the wait for data
-- lost work: steps that were repeated after a restart from an earlier checkpoint
+- lost work: steps repeated after a restart from an earlier checkpoint
 - detection: from a job's last step or event until its end was noticed
 - restart: from then to the first step of the next job
 - save stall: time without steps while a checkpoint was written
@@ -23,7 +23,7 @@ from runbook.results.messages import ResultMessage
 from runbook.results.metrics import Summary
 
 ENDINGS = ("saved", "stopped", "failed", "finished")
-"""Names of events that a job may write after the last step."""
+"""Names of events a job may write after the last step."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class WallTime:
     No device is allocated to the run during this time.
     """
     productive_device_seconds: float | None = None
-    """Device-seconds in productive steps, without the time spent waiting for data.
+    """Device-seconds in productive steps, not counting the time spent waiting for data.
 
     If the value is None, every device in the job counts for the whole productive time.
     """
@@ -279,7 +279,7 @@ def _find_end(events: Sequence[Event], last_step_at: float, resumed_at: float) -
 def _queue_seconds(
     submitted_at: float, submitted: Sequence[float], started: Sequence[float]
 ) -> float:
-    """Return how many seconds passed from submitting a job to its start.
+    """Return the seconds between submitting a job and its start.
 
     Return 0 if the next job was submitted before this job started.
     """

@@ -27,7 +27,8 @@ def train_rank(
 ) -> int:
     """Train, and return the exit code. Errors are recorded in events.jsonl before they are raised.
 
-    Training stops after step `until` without a save. If `until` is 0, it runs to the planned end.
+    Training stops after step `until` and does not save. If `until` is 0, it runs to the planned
+    end.
     """
     stopping.limit_seconds = spec.limits.exit_duration_seconds
     # megatron-core warns at import that Apex and Transformer Engine are missing. This trainer uses
@@ -107,9 +108,9 @@ def main() -> int:
         ),
     )
     arguments = parser.parse_args()
-    # Registered first, so that it runs last, after any traceback has been printed
+    # Registered first in order to run last, after any traceback has been printed
     atexit.register(leave, FAILED)
-    # Set up before the slow imports, so that no signal is lost while they run
+    # Set up before the slow imports, to not lose a signal while they run
     stopping = StopConditions()
     rank = 0
     try:

@@ -1,4 +1,4 @@
-"""Sends alarms and events to a webhook, or to a command that the user has allowed."""
+"""Sends alarms and events to a webhook, or to a command the user has allowed."""
 
 import contextlib
 import os
@@ -94,7 +94,7 @@ class AlertSender:
                 )
         except (OSError, ValueError, HTTPException, subprocess.SubprocessError) as error:
             if self._broken.setdefault(key, current_thread()) is current_thread():
-                # The error text is left out, because it may contain the address.
+                # The error text is left out, since it may contain the address.
                 names = ("code", "reason", "returncode", "strerror")
                 detail = next(
                     (value for name in names if (value := getattr(error, name, None))), ""

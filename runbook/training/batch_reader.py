@@ -21,7 +21,7 @@ Batch: TypeAlias = dict[str, torch.Tensor]
 
 
 class BatchReader:
-    """Micro-batches for the replica that this rank belongs to, on its device.
+    """Micro-batches for the replica this rank belongs to, on its device.
 
     Each micro-batch is read when it is requested.
     """
@@ -84,10 +84,10 @@ class BatchReader:
     def _on_device(self, value: torch.Tensor) -> torch.Tensor:
         """Move a micro-batch to the device used by this rank.
 
-        The source is pinned memory, because the host would otherwise wait for the GPU.
+        The source is pinned memory, since the host would otherwise wait for the GPU.
         """
         if self.device.type == "cuda":
-            # This does nothing for samples that were read ahead, because these are already pinned
+            # This does nothing for samples that were read ahead, since these are already pinned
             value = value.pin_memory()
 
         return value.to(self.device, non_blocking=True)
@@ -148,7 +148,7 @@ def _unpack(message: torch.Tensor) -> Batch:
 
 PIECE_TOKENS = 2**16
 PIECE_MICRO_BATCHES = 32
-"""Maximum number of micro-batches that the thread reads in one piece.
+"""Maximum number of micro-batches the thread reads in one piece.
 
 At most two pieces (of 1.8 MB) are kept in memory.
 """
@@ -200,7 +200,7 @@ class ReadAhead:
             yield self._reader.deliver(partial(self._wait_for_batch, dataset, start))
 
     def close(self) -> None:
-        """End the thread after its current micro-batch, without waiting for it."""
+        """Let the thread end after its current micro-batch, but do not wait for it."""
         self._batches = SimpleQueue()
         self._orders.put(None)
 

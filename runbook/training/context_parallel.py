@@ -1,4 +1,4 @@
-"""Selects the pieces of each sequence that a context-parallel rank computes.
+"""Selects the pieces of each sequence a context-parallel rank computes.
 
 All supported versions of megatron-core divide sequences in the same way.
 """

@@ -9,8 +9,8 @@ module changes nothing.
 torch multiplies float32 matrices with MKL, which uses its AVX2 code on processors not made by
 Intel: 105 GFLOP/s per Zen 5 core. oneDNN, which torch uses for 16-bit numbers, reaches 200 to 250
 GFLOP/s in all three matmuls of a linear layer (torch 2.13, 2026-11-22). Both accumulate in float32.
-On a processor without bfloat16 instructions, a bfloat16 matmul in torch is 5 to 80 times slower
-than a float32 matmul. There, the factors are widened to float32, and the result is rounded once.
+On a processor without bfloat16 instructions, a torch bfloat16 matmul is 5 to 80 times slower than a
+float32 matmul. There, the factors are widened to float32, and the result is rounded once.
 """
 
 import ctypes
@@ -63,7 +63,7 @@ def answer_for_cpu() -> None:
 
 
 def name_types_as_on_gpu() -> None:
-    """Make `Tensor.type()` return the name that a tensor has on a GPU.
+    """Make `Tensor.type()` return the name a tensor has on a GPU.
 
     Optimizers compare it with names such as torch.cuda.FloatTensor.
     """
@@ -116,7 +116,7 @@ def _answer_random_states() -> None:
     random._get_cuda_rng_state = get
     random._set_cuda_rng_state = put
     torch.cuda.get_rng_state, torch.cuda.set_rng_state = get, put  # type: ignore[assignment]
-    # torch.manual_seed cannot be used here, because it calls torch.cuda.manual_seed_all.
+    # torch.manual_seed cannot be used here, since it calls torch.cuda.manual_seed_all.
     torch.cuda.manual_seed = torch.cuda.manual_seed_all = torch.default_generator.manual_seed  # type: ignore[assignment]
 
 
@@ -135,7 +135,7 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
 OUTPUT_BLOCK = 2048
 
 SUM_DEPTH = 256
-"""Number of products that a matmul sums at a time.
+"""Number of products a matmul sums at a time.
 
 With this number, the error in the result is 3e-7 of its norm, as with MKL.
 

@@ -1,10 +1,10 @@
 """Verifies the cached sample order (data.cache) with checksums at every start.
 
 megatron-core identifies a cached order only by its file name. If a number in it changes, different
-samples are used without any warning. If the whole index is constant, training repeats one sample
-until its loss is 0. So rank 0 writes `checksums.json` next to the files that it builds. At the next
-start it compares every file with its checksum, and rebuilds the files that differ. Each checkpoint
-also stores the checksums, so that training never continues in a different order.
+samples are used with no warning. If the whole index is constant, training repeats one sample until
+its loss is 0. So rank 0 writes `checksums.json` next to the files it builds. At the next start it
+compares every file with its checksum, and rebuilds the files that differ. Each checkpoint also
+stores the checksums, to never continue training in a different order.
 
 Rank 0 reads the cache once at each start, on one core. It reads 1 to 2 GB per second if the
 processor computes SHA-256 in hardware, and a third of that if not. The cache takes up 12 to 20

@@ -109,10 +109,10 @@ class EpochDataset(GPTDataset):  # type: ignore[misc]
 
     megatron-core shuffles all epochs together, so changing the number of epochs changes the data
     from the first step on. Here, a longer training run starts with exactly the same samples as a
-    shorter one. With a single epoch, the order is the same as in megatron-core. Blends do not need
-    this change, because megatron-core picks the next text based on the weights and the samples
-    drawn so far. Cache file names include a hash of this class and the number of samples, so runs
-    with different lengths never share a file.
+    shorter one. With a single epoch, the order is the megatron-core order. Blends do not need this
+    change, because megatron-core picks the next text based on the weights and the samples drawn so
+    far. Cache file names include a hash of this class and the number of samples, so runs with
+    different lengths never share a file.
     """
 
     def _build_document_sample_shuffle_indices(self) -> SampleOrder:
@@ -172,8 +172,8 @@ def _build_cache(
 ) -> data_cache.CacheCheck:
     """Build the caches on rank 0; the other ranks read them.
 
-    In the code in megatron-core, the other ranks would wait in a barrier, which times out if the
-    text is large.
+    In megatron-core itself, the other ranks would wait in a barrier, which times out if the text is
+    large.
     """
     cache = data_cache.CacheFolder(folder)
     cache.remove_faulty(indexes)

@@ -33,7 +33,7 @@ The first slabs are smaller, and a larger tensor gets its own slab.
 FIRST_SLAB_BYTES = 64 * 2**20
 """Size of the first slab.
 
-Each later slab is as large as all previous ones together, so that a small model pins little memory.
+Each later slab is as large as all previous ones together, to pin little memory for a small model.
 """
 ALIGNMENT = 512
 """Alignment for each copy in bytes, as in the torch allocators."""
@@ -71,7 +71,7 @@ class HostCopies:
         return room
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor is in the memory that this object keeps."""
+        """Return whether a tensor is in the memory this object keeps."""
         return False
 
     def let_go(self, num_bytes: int) -> None:
@@ -116,7 +116,7 @@ class PinnedCopies(HostCopies):
 
     @property
     def num_bytes(self) -> int:
-        """Return how many bytes of host memory this object keeps."""
+        """Return the number of bytes of host memory that this object keeps."""
         return sum(slab.size for slab in self._slabs)
 
     def _room(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
@@ -126,7 +126,7 @@ class PinnedCopies(HostCopies):
         num_bytes = count * dtype.itemsize
         slab = self._slab_for(num_bytes)
         offset = slab.take(num_bytes)
-        # The storage is exactly as large as the copy. Otherwise the writer in torch would copy the
+        # The storage is exactly as large as the copy. Otherwise the torch writer would copy the
         # tensor again, as it does for every tensor that is only a part of its storage.
         flat = torch.frombuffer(
             slab.memory,

@@ -64,7 +64,7 @@ from runbook.training.training_log import StepRecord, TrainingLog
 
 
 def make_engine(spec: PhasePlan, *, draw: bool = True) -> TrainingEngine:
-    """Return the engine that the plan names.
+    """Return the engine the plan names.
 
     With `draw`, the model gets initial weights, which are not needed if a checkpoint is loaded.
     """
@@ -146,8 +146,8 @@ class TrainingLoop:
             self._sample()
 
         if self.spec.tuning.gc_interval:
-            # Automatic garbage collection in Python would run at different steps on each rank, and
-            # all ranks would wait for each collection.
+            # Automatic Python garbage collection would run at different steps on each rank, and all
+            # ranks would wait for each collection.
             gc.disable()
             gc.collect()
 
@@ -350,7 +350,7 @@ class TrainingLoop:
         )
 
     def _pass_over_again(self) -> None:
-        """Skip again the steps that an earlier segment skipped without saving afterwards."""
+        """Skip the steps again that an earlier segment skipped if it did not save afterwards."""
         if bad_steps.may_roll_back(self.spec.limits):
             earlier = share_value(self.log.rolled_back())
             passed_over = self.progress.passed_over
@@ -394,7 +394,7 @@ class TrainingLoop:
             self._report_replay()
 
         self.log.alarms(self.stepper.memory.agree(self.stepper.leaks))
-        # A save in progress already occupies the space that it needs
+        # A save in progress already occupies the space it needs
         if self.log.ranks.rank == 0 and was_computed and self.pending is None:
             self.log.alarms(self.disk.look(record.iteration, record.seconds))
 
@@ -424,7 +424,7 @@ class TrainingLoop:
     def _report_replay(self) -> None:
         """Record results that were computed twice, and report ranks with different results.
 
-        Each rank reports itself, because only that rank knows the name of its machine.
+        Each rank reports itself, since only that rank knows the name of its machine.
         """
         replayer = self.stepper.replayer
         for line in replayer.lines():
@@ -489,7 +489,7 @@ class TrainingLoop:
         for step in steps:
             passed_over.append([step.first_sample, step.last_sample])
 
-        # The same object is updated in place, because other objects refer to it.
+        # The same object is updated in place, since other objects refer to it.
         vars(self.progress).update(vars(loaded.progress))
         self.progress.passed_over = passed_over
         self.progress.segment = segment

@@ -128,7 +128,7 @@ def main() -> int:
 
         # Weights are named as in megatron-core layers.
         os.environ[gpt_model.TRANSFORMER_ENGINE_VARIABLE] = "0"
-        # A checkpoint that was written on GPUs can be used on any machine
+        # A checkpoint written on GPUs can be used on any machine
         if spec.device == CPU:
             hide_gpus()
         cpu.answer_for_cpu()

@@ -39,7 +39,7 @@ SUMMED_BYTES = 16 << 20
 MATRIX_SIZE = {True: 8192, False: 1024}
 """Number of matrix rows in the timed matmul, on a GPU and on a CPU."""
 COPIED_BYTES = {True: 1 << 30, False: 64 << 20}
-"""Bytes that are copied in memory to time it, on a GPU and on a CPU."""
+"""Bytes copied in memory to time it, on a GPU and on a CPU."""
 TIMED_ROUNDS = 5
 LIBRARIES = re.compile(
     r"lib(?:stdc\+\+|gcc_s|gomp|iomp5|c10|torch\w*|nccl|cudart|cublas|cublasLt|cudnn\w*|nvrtc"
@@ -49,7 +49,7 @@ LIBRARIES = re.compile(
 GROUP_BYTES = 1 << 20
 IMPORT_STEP = "importing megatron-core"
 UNUSED_GROUPS = ("EXPERT", "HYBRID")
-"""Words in the names of process groups that a dense model creates but never uses."""
+"""Words in the names of process groups a dense model creates but never uses."""
 SUM_ROUNDS = 5
 CLOCK_ROUNDS = 5
 """Number of clock comparisons.
@@ -59,7 +59,7 @@ clock late.
 """
 
 Facts = dict[str, object]
-"""The facts that the probe has found about a rank.
+"""The facts the probe has found about a rank.
 
 A part is None until it has been examined. If that fails, it stays None, and `errors` has the
 reason.
@@ -101,7 +101,7 @@ def main() -> int:
         "time": time.time(),
         "python": platform.python_version(),
         "packages": {name: _installed_version(name) for name in PACKAGES},
-        # The interfaces come from a system call, because /sys may belong to another network
+        # The interfaces come from a system call, since /sys may belong to another network
         # namespace.
         "networks": sorted(name for _, name in socket.if_nameindex()),
         "infiniband": sorted(path.name for path in Path("/sys/class/infiniband").glob("*")),
@@ -131,7 +131,7 @@ def main() -> int:
     facts["bound_cores"] = sorted(os.sched_getaffinity(0))
     if arguments.write_folder and ranks.local_rank == 0:
         look("write", lambda: write_speed(arguments.write_folder, ranks.rank))
-    # The findings are saved first, because this process is killed if the ranks cannot connect
+    # The findings are saved first, since this process is killed if the ranks cannot connect
     _save(facts, arguments.out, ranks.rank)
     if facts["torch"]:
         deadline = Deadline(facts, arguments.out, ranks.rank)
@@ -341,7 +341,7 @@ def _core_flops(number_format: str) -> float | None:
 
     if on_gpu():
         return None
-    # This is a separate table, because importing gpt_model would load megatron-core
+    # This is a separate table, since importing gpt_model would load megatron-core
     dtypes = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
     cpu.widen_half_matmuls()
     torch.set_num_threads(1)
@@ -352,7 +352,7 @@ def _core_flops(number_format: str) -> float | None:
 
 
 def _quickest_seconds(action: Callable[[], object]) -> float:
-    """Return how many seconds the fastest round takes.
+    """Return the seconds needed for the fastest round.
 
     On a CPU, only the computing time in this thread counts.
     """
@@ -381,7 +381,7 @@ class NamedGroup:
 def _try_groups(ranks: Ranks, layout: str, deadline: Deadline) -> Facts:
     """Create the same process groups as the trainer, in the same order.
 
-    Run an all-reduce over each group that this rank belongs to.
+    Run an all-reduce over each group this rank belongs to.
 
     `layout` is tensor x pipeline x context, such as 2x4x1. A group opens connections only at the
     first all-reduce, so it may hang even though it was created.
@@ -433,7 +433,7 @@ def _make_groups(layout: str, deadline: Deadline) -> list[NamedGroup]:
 def _sum_over(group: NamedGroup) -> Facts:
     """Run an all-reduce of a megabyte over a group.
 
-    Return the group name, the seconds that this took, and whether the sum is correct.
+    Return the group name, the seconds this took, and whether the sum is correct.
     """
     import torch
 
@@ -526,5 +526,5 @@ def _arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # Exit handlers in gloo might wait for ranks that are no longer running
+    # gloo exit handlers might wait for ranks that are no longer running
     os._exit(code)

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 LOOPBACK = ("127.0.0.1", "localhost")
 LISTENER_SECONDS = 1.0
-"""Longest time that a rank waits for rank 0 to listen on the same machine.
+"""Longest time a rank waits for rank 0 to listen on the same machine.
 
 A rank that connects too early is refused, and torch tries again only after half a second or more.
 """
@@ -51,7 +51,7 @@ def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
         number = own_gpu(ranks.local_rank, torch.cuda.device_count())
         torch.cuda.set_device(number)
     elif ranks.master_address in LOOPBACK:
-        # Otherwise gloo would listen on the address that the host name resolves to, which may not
+        # Otherwise gloo would listen on the address the host name resolves to, which may not
         # resolve on a laptop or in a container.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
@@ -139,7 +139,7 @@ def seed_ranks(seed: int, *, graphs: bool = False) -> None:
 
 
 def leave_process_groups() -> None:
-    """Leave all groups, so that another run can start in the same process."""
+    """Leave all groups, to let another run start in the same process."""
     from megatron.core import parallel_state
 
     parallel_state.destroy_model_parallel()
@@ -148,7 +148,7 @@ def leave_process_groups() -> None:
 
 
 def device() -> torch.device:
-    """Return the device that this rank computes on."""
+    """Return the device this rank computes on."""
     if on_gpu():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
@@ -331,7 +331,7 @@ def _wait_for_first(
 
 
 RENDEZVOUS_MARGIN_SECONDS = 5
-"""Extra seconds after the timeout in torch.
+"""Extra seconds after the torch timeout.
 
 That timeout does not cover a server that accepts a connection and never answers.
 """
@@ -357,7 +357,7 @@ def rendezvous(ranks: Ranks, timeout_seconds: int) -> Iterator[None]:
     text = f"rank {ranks.rank} of {ranks.world_size} did not meet the others at {where}"
 
     def end_process() -> None:
-        """End this process immediately, because its main thread is blocked in torch."""
+        """End this process immediately, since its main thread is blocked in torch."""
         cause = "Cause: something other than rank 0 listens at that port, or rank 0 hangs"
         sys.stderr.write(f"{text} within {timeout_seconds} s: no answer. {cause}\n")
         sys.stderr.flush()

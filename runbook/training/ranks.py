@@ -1,4 +1,4 @@
-"""Ranks and devices: which process in the job this is, and the device that it computes on.
+"""Ranks and devices: which process in the job this is, and the device it computes on.
 
 This module does not import torch.
 """
@@ -32,7 +32,7 @@ class Ranks:
     def is_last(self) -> bool:
         """Return whether this rank writes the log.
 
-        The last rank writes it, because it is in the last pipeline stage.
+        The last rank writes it, since it is in the last pipeline stage.
         """
         return self.rank == self.world_size - 1
 
@@ -159,11 +159,11 @@ HIDDEN_BY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Variables for CUDA and ROCm that hide every GPU from torch if they are empty."""
 
 SHOWN_BY = (*HIDDEN_BY, "ROCR_VISIBLE_DEVICES")
-"""Variables that a launcher uses to show each rank only its own GPU."""
+"""Variables a launcher uses to show each rank only its own GPU."""
 
 
 def use_planned_device(device: str) -> None:
-    """Use the device that the plan names: the GPUs that torch finds, or a CPU.
+    """Use the device the plan names: the GPUs that torch finds, or a CPU.
 
     Call this before torch first searches for a GPU.
     """
@@ -242,8 +242,8 @@ def own_gpu(local_rank: int, visible: int, environment: Mapping[str, str] = os.e
 def claim_gpu(store: Any, rank: int, number: int) -> None:
     """Refuse to train if two ranks use the same GPU.
 
-    All ranks share `store`. NCCL would report the conflict only at the first collective, without
-    naming the ranks. Two ranks that each see a single GPU as number 0 cannot notice the conflict on
+    All ranks share `store`. NCCL would report the conflict only at the first collective, and not
+    name the ranks. Two ranks that each see a single GPU as number 0 cannot notice the conflict on
     their own. A GPU without an identity (older torch versions) is not checked.
     """
     import torch

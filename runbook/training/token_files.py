@@ -25,7 +25,7 @@ SCANNED_BYTES = 2**30
 """How many bytes in a .bin file are scanned for ids outside the vocabulary.
 
 In longer files, the scanned blocks are spread over the whole length. The training loop also checks
-every batch that it reads.
+every batch it reads.
 """
 
 
@@ -132,7 +132,7 @@ def _checked(spec: PhasePlan, prefix: str, scanned: int) -> TokenFile:
 def open_pair(prefix: Path) -> TokenFile:
     """Open a .bin and .idx pair.
 
-    The index must be complete, and the .bin must have the size that the index states.
+    The index must be complete, and the .bin must have the size the index states.
     """
     index = Path(f"{prefix}.idx")
     binary = Path(f"{prefix}.bin")

@@ -70,7 +70,7 @@ class TrainingLog:
     def begin(self, segment: int) -> None:
         """Open the log files, which stay open during training.
 
-        Call this only once training really begins, so that a refused start leaves no files behind.
+        Call this only once training really begins, to leave no files behind after a refused start.
         """
         self.segment = segment
         if self.ranks.is_last:

@@ -7,7 +7,7 @@ PREFIX = "facts: "
 
 
 class FactGroup(StrEnum):
-    """A group of facts that one function collects within its own time limit."""
+    """A group of facts one function collects within its own time limit."""
 
     SYSTEM = "system"
     LIMITS = "limits"

@@ -63,7 +63,7 @@ def look_at_all_programs() -> Facts:
 
 
 def version_line(path: str) -> str:
-    """Return the first line that a program prints as its version, or why it does not start."""
+    """Return the first line a program prints as its version, or why it does not start."""
     try:
         ended = run_program([path, "--version"], PROGRAM_SECONDS)
     except subprocess.TimeoutExpired:

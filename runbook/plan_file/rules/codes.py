@@ -1,4 +1,4 @@
-"""Codes for the rules that the planner and the trainer share, and the text for each."""
+"""Codes for the rules the planner and the trainer share, and the text for each."""
 
 from runbook.plan_file.diagnostics import Code, RuleText
 

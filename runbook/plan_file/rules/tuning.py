@@ -23,7 +23,7 @@ def tuning_problems(
     *,
     deepspeed: bool,
 ) -> Iterator[RuleResult]:
-    """Yield the tuning settings that this layout does not allow."""
+    """Yield the tuning settings this layout does not allow."""
     can_overlap_weights = tuning.overlap_gradients and parallel.zero_stage == 1
     if tuning.overlap_weights and not can_overlap_weights:
         yield RuleResult(

@@ -33,7 +33,7 @@ class Accelerator:
     memory_bytes: int
     memory_bandwidth: float
     link_bandwidth: float
-    """Bandwidth between devices that are connected by fast links."""
+    """Bandwidth between devices connected by fast links."""
     devices_per_node: int
     """Number of devices connected by fast links: all in a node or, for NVL72, all in a rack."""
     network_bandwidth: float
@@ -460,7 +460,7 @@ _MEMORY_SIZES = {
     "A800-SXM4-80GB": (40, 80),
     "GH200": (96, 144),
 }
-"""Memory sizes, in gigabytes, for devices that are sold in more than one size.
+"""Memory sizes, in gigabytes, for devices sold in more than one size.
 
 The name must contain the size.
 """

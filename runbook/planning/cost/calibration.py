@@ -131,8 +131,8 @@ def _is_usable(calibration: Calibration) -> bool:
 def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> float | None:
     """Return the factor that corrects predicted step times.
 
-    The factor is the median of the measured step times, without the first, divided by the predicted
-    step time.
+    To get the factor, the median of the measured step times (except the first) is divided by the
+    predicted step time.
 
     Return None if there are too few steps, or if a measured or predicted time is invalid.
 
@@ -149,7 +149,7 @@ def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> fl
 
 @dataclass(frozen=True)
 class Calibrations:
-    """Measurements from all smoke tests, and the machine that the plan is for."""
+    """Measurements from all smoke tests, and the machine the plan is for."""
 
     machine: str
     found: tuple[Calibration, ...] = ()

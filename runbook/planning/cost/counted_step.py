@@ -1,4 +1,4 @@
-"""Replays a step: schedules, over all stages, the work that a dry run counted.
+"""Replays a step: schedules, over all stages, the work a dry run counted.
 
 Rates, bandwidths and shares are the same as in `iteration`. Here the work was counted in a dry run,
 whereas `iteration` estimates it. The schedule also differs: here a stage starts a micro-batch as
@@ -51,7 +51,7 @@ An empty list means all parts.
 
 @dataclass(frozen=True)
 class Seconds:
-    """Seconds that one part of a step takes on one stage, by cause."""
+    """Seconds one part of a step takes on one stage, by cause."""
 
     matrices: float = 0.0
     attention: float = 0.0
@@ -74,9 +74,9 @@ class Seconds:
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Seconds that a stage needs for the passes and for the rest of the step.
+    """Seconds a stage needs for the passes and for the rest of the step.
 
-    `forward` and `backward` contain the time that one micro-batch takes to pass through each chunk.
+    `forward` and `backward` contain the time one micro-batch takes to pass through each chunk.
     `once` is the time for work that is done once per step, before the optimizer runs.
     """
 
@@ -87,7 +87,7 @@ class StageTimes:
 
 
 class Activity(NamedTuple):
-    """Work that a stage does from `start` to `end`, in seconds.
+    """Work a stage does from `start` to `end`, in seconds.
 
     The stage waits between two activities.
     """
@@ -112,7 +112,7 @@ class Replay:
     hides_sends: bool
     """Whether a stage computes while it sends."""
     waiting_share: float
-    """Share of a step that the plan adds for waiting for the slowest device."""
+    """Share of a step the plan adds for waiting for the slowest device."""
     planned_seconds: float
     planned_parts: dict[str, float]
     """Seconds of the planned step, by part."""
@@ -162,12 +162,12 @@ class Replay:
 
     @property
     def bubble_share(self) -> float:
-        """Return the share of a step that the stages spend waiting for each other, on average."""
+        """Return the share of a step the stages spend waiting for each other, on average."""
         return self._share("bubble")
 
     @property
     def communication_share(self) -> float:
-        """Return the share of a step that the stages spend in exposed communication, on average."""
+        """Return the share of a step the stages spend in exposed communication, on average."""
         return self._share("tensor", "pipeline", "data")
 
     def _share(self, *names: str) -> float:

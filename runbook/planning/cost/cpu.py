@@ -48,8 +48,8 @@ def moment_bytes(
 ) -> float:
     """Return the temporary memory for the optimizer step, in bytes per parameter.
 
-    The distributed optimizer in megatron-core copies each rank's gradient shard; with 16-bit
-    weights it also gathers the new weights.
+    The megatron-core distributed optimizer copies each rank's gradient shard; with 16-bit weights
+    it also gathers the new weights.
 
     >>> moment_bytes("bf16", deepspeed=False, zero_stage=1, data=2)
     6.0

@@ -28,9 +28,9 @@ class FaultKind:
     loses_node: bool = False
     """Whether the node must be repaired before it can be used again."""
     hangs: bool = False
-    """Whether all processes keep running, so that only the watchdog notices the failure."""
+    """Whether all processes keep running, and only the watchdog can notice the failure."""
     spoils_copies: bool = False
-    """Whether the newest state may be wrong, so that copies in node memory must not be used."""
+    """Whether the newest state may be wrong. If so, copies in node memory must not be used."""
 
 
 GPU = FaultKind("GPU or its memory", 262, loses_node=True)
@@ -108,7 +108,7 @@ class CampaignParts:
 
     @property
     def pace(self) -> float:
-        """Return the seconds from one step to the next, without saves to the shared file system."""
+        """Return the seconds from one step to the next, not counting saves to shared storage."""
         return self.step + self.between_steps + self.copying
 
     @property
@@ -167,9 +167,9 @@ class CampaignFailure:
     kind: FaultKind
     job: int
     began_at: int
-    """The step that the attempt started from."""
+    """The step the attempt started from."""
     reached: int
-    """The last step that the attempt completed."""
+    """The last step the attempt completed."""
     started: bool = True
     """Whether training had started; False if the attempt failed before its first step could begin.
     """
@@ -198,7 +198,7 @@ class Policy:
     immediately.
     """
     queue: float = 0.0
-    """Seconds that a new job waits in the queue. No device is occupied during that time."""
+    """Seconds a new job waits in the queue. No device is occupied during that time."""
     person: float = 0.0
     """Seconds until somebody responds, if the rules leave the decision to a person.
 
@@ -234,8 +234,8 @@ class FaultSource(Protocol):
     ) -> tuple[float, FaultKind]:
         """Return when the next failure occurs and which kind it is, for an attempt that begins now.
 
-        `first_step` is the step that the attempt continues from, and `training_from` is when
-        training begins.
+        `first_step` is the step the attempt continues from, and `training_from` is when training
+        begins.
         """
         ...
 
@@ -428,7 +428,7 @@ class _Campaign:
         return self.account.steps - self._shared_step
 
     def _resume_seconds(self) -> float:
-        """Return how many seconds the next attempt needs to load a checkpoint or copy."""
+        """Return the seconds the next attempt needs to load a checkpoint or copy."""
         if not self.account.steps:
             return 0.0
         near = self._parts.near
@@ -565,7 +565,7 @@ class _Campaign:
         self._healthy_nodes = self._planned.nodes + self._policy.spares
 
     def _lose_copies(self) -> None:
-        """Fall back to the shared checkpoint, because a new job may get different nodes."""
+        """Fall back to the shared checkpoint, since a new job may get different nodes."""
         account = self.account
         steps_lost = self._steps_behind_save
         planned_seconds = steps_lost * self._planned.step
@@ -602,7 +602,7 @@ class _Campaign:
         until: float,
         kept: MadeSteps,
     ) -> None:
-        """Account for one attempt, from launch to end, and for the steps that it completed for good.
+        """Account for one attempt, from launch to end, and for the steps it completed for good.
 
         The number of these steps is negative if the attempt began from copies that are now lost,
         because then steps from earlier attempts are lost too.
@@ -656,9 +656,9 @@ CAMPAIGNS = 101
 With this many, the error in the median is about a tenth of the interval.
 """
 MOST_FAILURES = 12_000
-"""Most failures that are simulated for one estimate, over all campaigns.
+"""Most failures simulated for one estimate, over all campaigns.
 
-If there would be more, fewer campaigns are run (but at least eleven), because many failures average
+If there would be more, fewer campaigns are run (but at least eleven), since many failures average
 out.
 """
 

@@ -16,8 +16,8 @@ from runbook.planning.sizes import whole
 class Convention:
     """A way to count operations.
 
-    `hardware` includes the recomputed forward pass; `model` counts only the operations that the
-    model needs.
+    `hardware` includes the recomputed forward pass; `model` counts only the operations the model
+    needs.
     """
 
     kind: str

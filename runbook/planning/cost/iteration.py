@@ -1,9 +1,9 @@
 """Time of one training step on accelerators, part by part, with the calibrated coefficients.
 
-Operations and bytes of every layer, of the output layer, of collectives and of the optimizer are
-counted. Only a few shares, in `Coefficients`, are calibrated. A matrix product takes the time of
-its operations at the sustained rate, with half a wave of idle processors, plus the time to move its
-bytes. At the same time, the host launches operators one by one.
+Operations and bytes are counted for every layer, the output layer, collectives and the optimizer.
+Only a few shares, in `Coefficients`, are calibrated. A matrix product takes the time to compute it
+at the sustained rate, with half a wave of idle processors, plus the time to move the bytes. At the
+same time, the host launches operators one by one.
 """
 
 import math
@@ -38,7 +38,7 @@ _SUSTAINED = MappingProxyType(
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Coefficients that are fitted to published results. Everything else in the model is counted.
+    """Coefficients fitted to published results. Everything else in the model is counted.
 
     `python -m benchmarks.predict_cross_validation --fit` repeats the fit.
     """
@@ -50,13 +50,12 @@ class Coefficients:
     fp8: float = 0.907
     """Share of the fp8 peak that fp8 products sustain, relative to the 16-bit share."""
     attention: float = 0.394
-    """Speed of the first FlashAttention relative to large matrix products, except in a vendor's
-    stack.
+    """Speed of the first FlashAttention relative to large matrix products, except in vendor stacks.
     """
     attention_hopper: float = 0.61
     """Relative speed of FlashAttention on an H100 with kernels written for the A100."""
     attention_vendor: float = 0.693
-    """Relative speed of a vendor's own fused attention, in stacks since the autumn of 2024."""
+    """Relative speed of fused attention in vendor stacks since autumn 2024."""
     attention_vendor_first: float = 0.489
     """The same speed in older stacks, on Hopper and later GPUs."""
     attention_second: float = 1.35
@@ -65,77 +64,76 @@ class Coefficients:
     """Bytes moved by norms, activations, residuals and dropout, relative to fused code, which reads
     and writes each tensor once."""
     eager: float = 2.38
-    """Factor by which the bytes of `elementwise` grow without a compiler or fused kernels."""
+    """Factor by which the bytes in `elementwise` grow without a compiler or fused kernels."""
     unfused_elsewhere: float = 5.07
-    """Factor for the bytes of `elementwise` in DeepSpeed's forks without fused kernels, or with
-    ZeRO.
+    """Factor for the bytes in `elementwise` in DeepSpeed forks without fused kernels, or with ZeRO.
 
     The fused kernels do not exist for AMD and Intel. ZeRO adds hooks and copies.
     """
     blackwell_first: float = 0.895
-    """Speed of matrix products and attention in a vendor's first stacks for Blackwell, relative to
-    later stacks."""
+    """Speed of matrix products and attention in the first vendor stacks for Blackwell, relative to
+    later ones."""
     other_program: float = 1.05
-    """Time of a step relative to the planned one, for programs that have no row of their own in the
-    fit (`StepSetup.is_other_program`)."""
+    """Step time relative to the planned one, for programs that have no row of their own in the fit
+    (`StepSetup.is_other_program`)."""
     contention: float = 0.103
-    """Time that computation loses to communication that it hides, relative to the communication.
+    """Time that computation loses to communication it hides, relative to the communication.
 
-    NCCL's kernels occupy some of the processors.
+    NCCL kernels occupy some of the processors.
     """
     tuned: float = 0.673
-    """Factor for the bytes of `elementwise` in a vendor's own tuned stack."""
+    """Factor for the bytes in `elementwise` in a stack tuned by a vendor."""
     scores: float = 30.8
-    """Bytes per attention score that both passes move if scores are stored."""
+    """Bytes per attention score both passes move if scores are stored."""
     tensor_tuned: float = 0.245
-    """Share of tensor-parallel communication that a vendor's own stack does not hide on Hopper and
-    later GPUs.
+    """Share of tensor-parallel communication that vendor stacks do not hide on Hopper and later
+    GPUs.
 
     Transformer Engine in these stacks overlaps communication with matrix products. In all other
     cases the share is 1.
     """
     links: float = 0.716
-    """Share of the links' datasheet bandwidth that collectives reach."""
+    """Share of the datasheet link bandwidth that collectives reach."""
     network: float = 0.686
-    """Share of the network's stated bandwidth that collectives reach."""
+    """Share of the stated network bandwidth that collectives reach."""
     sharded_shown: float = 0.28
-    """Share of the communication of PyTorch's first FSDP that is exposed
-    (`StepSetup.first_sharding`)."""
+    """Share of communication the first FSDP in PyTorch exposes (`StepSetup.first_sharding`)."""
     overlap_power: float = 2.27
-    """How well the communication of sharded states is hidden behind computation.
+    """How well communication for sharded states is hidden behind computation.
 
     1 means not at all; infinity means completely.
     """
     operator_microseconds: float = 18.3
-    """The host's time to launch one operator.
+    """Time the host needs to launch one operator.
 
     The launch time limits the step if operators are small.
     """
     unfused_operator_microseconds: float = 39.6
-    """The same time in DeepSpeed's forks of Megatron, whose engine and hooks are written in Python.
+    """The same time in DeepSpeed forks of Megatron, which have an engine and hooks written in
+    Python.
     """
     microbatch_operators: float = 91.3
-    """Operators that a stage launches for each micro-batch outside its layers: embedding, output
-    layer, loss, sends and the schedule."""
+    """Operators a stage launches for each micro-batch outside the layers: embedding, output layer,
+    loss, sends and the schedule."""
     launch_power: float = 4.52
-    """How well the host's launches are hidden behind the device's work.
+    """How well launches on the host are hidden behind work on the device.
 
     1 means not at all; infinity means completely.
     """
     step_milliseconds: float = 9.59
-    """Time of a step outside its micro-batches, except in DeepSpeed's forks.
+    """Time per step outside the micro-batches, except in DeepSpeed forks.
 
     The time includes the gradient norm (for which all ranks wait), clipping, and refilling the
-    host's empty launch queue.
+    empty launch queue on the host.
     """
     latency_microseconds: float = 9.24
-    """Minimum time of a collective per doubling of its ranks, within a node."""
+    """Minimum time a collective within a node takes per doubling of the ranks."""
     hop_microseconds: float = 8.96
-    """Latency of a ring between two nodes. A piece of a reduce-scatter or an all-gather passes
-    through all nodes of its ranks.
+    """Latency of a ring between two nodes. In a reduce-scatter or an all-gather, each piece passes
+    through all nodes in the group.
     """
     jitter: float = 0.00477
-    """Share of time that each doubling of the number of devices beyond eight adds, because all
+    """Share of time that is added whenever the number of devices doubles beyond eight, because all
     devices wait for the slowest.
     """
 
@@ -156,14 +154,14 @@ For the other families, the model relies on measured matrix products.
 
 
 _FORWARD_BYTES = 36.0
-"""Bytes per token and hidden unit in the forward pass of a plain GPT layer in 16 bits.
+"""Bytes per token and hidden unit in the forward pass through a plain GPT layer in 16 bits.
 
 The bytes are moved by norms, residuals, dropout and the activation.
 """
 _SHARED_BYTES = 20.0
 """The part of `_FORWARD_BYTES` that tensor parallelism divides only with sequence parallelism."""
 _FORKS_BYTES = 42.0
-"""The forward bytes in DeepSpeed's forks of Megatron with their own fused CUDA kernels.
+"""The forward bytes in DeepSpeed forks of Megatron with their own fused CUDA kernels.
 
 The bytes were counted in the layer that vTrain copies from Megatron-DeepSpeed (VIA-Research/vTrain
 f8dda8473a48, src/model/gpt_modeling.py). Two norms read and write (8). Bias, dropout and residual
@@ -175,8 +173,8 @@ _FORKS_SHARED_BYTES = 22.0
 """The part of `_FORKS_BYTES` that tensor parallelism does not divide: norms, dropout and residual.
 """
 _FORKS_BANDWIDTH = 0.88
-"""Share of the datasheet bandwidth that a copy reaches. The forks' kernels are assumed to reach
-it too.
+"""Share of the datasheet bandwidth a copy reaches. The kernels in the forks are assumed to reach it
+too.
 
 Measured on an H200: 4.24 of 4.8 TB/s (docs/measurements/gpu-h200.md).
 """
@@ -185,22 +183,22 @@ _BACKWARD = 1.8
 _LOGIT_BYTES = 24.0
 """Bytes per token and vocabulary entry for 16-bit and 32-bit logits, softmax and gradient."""
 _MEGATRON_LOGIT_BYTES = 52.0
-"""Bytes per logit for Megatron's own loss, which runs one kernel per operation on 32-bit logits.
+"""Bytes per logit for the Megatron loss, which runs one kernel per operation on 32-bit logits.
 
-The bytes were counted in tensor_parallel/cross_entropy.py of Megatron-core 0.8. The forward pass
+The bytes were counted in tensor_parallel/cross_entropy.py in Megatron-core 0.8. The forward pass
 has a cast (6), a maximum (4), subtraction, exponential and division in place (8 each) and a sum
 (4); the backward pass has a product (8) and a cast (6).
 """
 _OPTIMIZER_BYTES = 40.0
-"""Bytes per parameter that the optimizer step moves, not counting its moments.
+"""Bytes per parameter the optimizer step moves, not counting moments.
 
-The step reads and writes fp32 weights (8). It casts the gradient to fp32, unscales it, computes its
+The step reads and writes fp32 weights (8). It casts the gradient to fp32, unscales it, computes the
 norm, clips it and reads it (26). It writes weights in 16 bits and sets gradients to zero (6).
 """
 _MOMENT_BYTES = 8.0
 """Bytes per parameter for reading and writing one moment in fp32."""
 _PLAIN_ACTIVATION_BYTES = 26.0
-"""Additional bytes per token and hidden unit in the forward pass if PyTorch's own kernels compute a
+"""Additional bytes per token and hidden unit in the forward pass if plain PyTorch kernels compute a
 squared ReLU.
 
 The forward pass moves 16 bytes and the backward pass 56, as counted in torch.pow and relu.
@@ -214,17 +212,16 @@ _BLOCK_CASTS = 2.0
 """Factor for `_FP8_CASTS` in recipes that scale blocks instead of tensors.
 
 The blocks run along the inner dimension, so the backward pass needs copies that are quantized along
-the other dimension. The value is counted, not fitted, because no row of the data names the recipe
+the other dimension. The value is counted, not fitted, because no row in the data names the recipe
 that was used.
 """
 _BLOCK_RECIPES = ("mxfp8", "blockwise")
 _WAVE = 110 * 128 * 256
-"""Number of elements of a matrix product that a device computes at a time: each of 110 processors
-computes a tile of 128 x 256. On average half of the last wave is idle, which is why small matrices
-are slow.
+"""Number of matrix elements a device computes at a time: each of 110 processors computes a 128 x
+256 tile. On average half of the last wave is idle, which is why small matrices are slow.
 """
 _SPLIT = 4096
-"""Inner dimension above which the sums of a product are split among processors, as for gradients of
+"""If the inner dimension is larger than this, sums are split among processors, as for gradients of
 small weights.
 """
 _OPERATORS = {
@@ -236,19 +233,19 @@ _OPERATORS = {
     "compiled": 36,
     "compiled-dropout": 36,
 }
-"""Number of operators that a layer's forward pass launches: products, norms, attention, dropout,
-activation, copies, sends.
+"""Number of operators launched in the forward pass through a layer: products, norms, attention,
+dropout, activation, copies, sends.
 """
 _OPERATORS_ELSEWHERE = 48
-"""Number of operators in DeepSpeed's forks on devices without their fused kernels."""
+"""Number of operators in DeepSpeed forks on devices that cannot run their fused kernels."""
 _NOT_CUDA = ("MI250X", "MI300X", "MI350", "PVC")
 _ZERO_3_OPERATORS = 150
-"""Additional operators in a layer's pass with DeepSpeed's ZeRO 3.
+"""Additional operators per pass through a layer with DeepSpeed ZeRO 3.
 
-DeepSpeed's 34 hooks around 17 modules, and three calls for each of four large weights, are written
-in Python. Each of these 46 calls is assumed to take as long as launching an operator. The value is
-based on a single result, 1.3B on an H200 (benchmarks/gpu_h200_fourth.json), in which a rank that
-shards nothing waits for the host during two thirds of a step.
+The 34 DeepSpeed hooks around 17 modules, and three calls for each of four large weights, are
+written in Python. Each of these 46 calls is assumed to take as long as launching an operator. The
+value is based on a single result, 1.3B on an H200 (benchmarks/gpu_h200_fourth.json), in which a
+rank that shards nothing waits for the host during two thirds of a step.
 """
 _SOFTMAX_OPERATORS = 8
 """Additional operators if the fused softmax does not accept the batch.
@@ -256,32 +253,32 @@ _SOFTMAX_OPERATORS = 8
 Scale, mask, two casts and dropout then run one by one, on copies.
 """
 _SOFTMAX_GROUP = 4
-"""Megatron's fused softmax accepts a batch only if heads per rank x micro-batch is a multiple of
+"""The Megatron fused softmax accepts a batch only if heads per rank x micro-batch is a multiple of
 this."""
 _ALIGNED_HEAD = 8
-"""Products of attention use tensor cores only if the width of a head is a multiple of this.
+"""Matrix products in attention use tensor cores only if the head width is a multiple of this.
 
 16 bytes are loaded at once. FlashAttention pads narrower heads itself.
 """
 _UNALIGNED = 0.58
-"""Share of the fp32 peak at which other products of attention run, without tensor cores.
+"""Share of the fp32 peak that other products in attention reach without tensor cores.
 
-BigScience measured steps of GPT 182B with 96 and with 128 heads, of 144 and 108 (chronicles-prequel,
-2022-02-26). The second take 39 s longer with tensor 4 and pipeline 12, and 38 s with 8 and 6, which
-is 11.6 and 11.1 TFLOP/s.
+BigScience measured GPT 182B with 96 heads of width 144, and with 128 heads of width 108
+(chronicles-prequel, 2022-02-26). A step takes 39 s longer in the second case with tensor 4 and
+pipeline 12, and 38 s longer with 8 and 6, which is 11.6 and 11.1 TFLOP/s.
 """
 _CONTEXT_OPERATORS = 8
 """Additional operators for each additional rank of context parallelism.
 
-Each such rank adds a block of attention, its correction, and an exchange of keys.
+Each such rank adds an attention block, a correction, and an exchange of keys.
 """
 _BACKWARD_OPERATORS = 1.4
-"""Host time of the backward pass relative to the forward pass.
+"""Host time for the backward pass relative to the forward pass.
 
 The backward pass launches more operators, but launches them from C++.
 """
 _GRAPHED = 0.1
-"""Share of the host's launch time that remains if CUDA graphs launch whole layers.
+"""Share of the launch time on the host that remains if CUDA graphs launch whole layers.
 
 This value was not measured.
 """
@@ -301,7 +298,7 @@ Counted in `LinearWithGradAccumulationAndAsyncCommunication` of Megatron-core
 reduce-scatters of the backward pass, or without sequence parallelism both of its all-reduces.
 """
 _FORWARD_SHARE = 1 / 3
-"""The forward pass's share of a micro-batch's work.
+"""Share of the work in a micro-batch that belongs to the forward pass.
 
 Weights are gathered during the first forward pass, and gradients are reduced during the last
 backward pass.
@@ -314,14 +311,14 @@ DistributedDataParallel).
 Gathering the first bucket and reducing the last bucket are not hidden.
 """
 _DDP_BUCKET = 25 * 2**20 / 4
-"""Number of fp32 gradients in a bucket of PyTorch's DistributedDataParallel (`bucket_cap_mb`)."""
+"""Number of fp32 gradients in a PyTorch DistributedDataParallel bucket (`bucket_cap_mb`)."""
 _PREFETCHED = 50e6
-"""Number of parameters that DeepSpeed's ZeRO 3 gathers ahead (stage3_prefetch_bucket_size).
+"""Number of parameters that DeepSpeed ZeRO 3 gathers ahead (stage3_prefetch_bucket_size).
 
 Gathering the first parameters of a pass is not hidden.
 """
 _NETWORK_LATENCY = 3.0
-"""Latency of a collective between nodes, relative to a collective within a node."""
+"""Latency between nodes for a collective, relative to one within a node."""
 
 
 @dataclass(frozen=True)
@@ -340,7 +337,7 @@ class StepSetup:
     `operators` means every second matrix product, as in torchtitan.
     """
     recomputed: float = 1.0
-    """Share of the layers that are recomputed with `full`."""
+    """Share of the layers recomputed with `full`."""
     shown_data: float = 0.0
     """Share of the data-parallel communication that is never hidden."""
     overlaps_tensor: bool = True
@@ -361,7 +358,7 @@ class StepSetup:
     deepspeed: bool = False
     """Whether our own trainer uses DeepSpeed as its engine."""
     num_moments: int = len(ADAM_MOMENTS)
-    """Number of float32 tensors that the optimizer keeps for each weight."""
+    """Number of float32 tensors the optimizer keeps for each weight."""
     cuda_graphs: bool = False
     """Whether the host launches each layer as one CUDA graph."""
     half_sums: bool = False
@@ -370,14 +367,14 @@ class StepSetup:
     FSDP does so in pure bf16, and Megatron-LM if it is configured to.
     """
     first_sharding: bool = False
-    """Whether states are sharded by PyTorch's FSDP of 2023.
+    """Whether states are sharded by FSDP in a PyTorch version from 2023.
 
-    The FSDP of 2023 hides less communication than later versions.
+    It hides less communication than later versions.
     """
     has_ddp_buckets: bool = False
     """Whether PyTorch's DistributedDataParallel reduces the gradients, in small buckets."""
     first_megatron: bool = False
-    """Whether the program is Megatron-LM of 2021 or 2022.
+    """Whether the program is Megatron-LM from 2021 or 2022.
 
     Its stages split what they send over the tensor-parallel ranks, even without sequence
     parallelism (`scatter_gather_tensors_in_pipeline`). Replicas reduce their gradients after the
@@ -386,13 +383,13 @@ class StepSetup:
     fused_loss: bool = True
     """Whether a few fused kernels compute the loss.
 
-    Megatron's own loss uses one kernel per operation.
+    The Megatron loss uses one kernel per operation.
     """
     stops_early: bool = False
-    """Whether recomputation stops at the last tensor that the backward pass needs.
+    """Whether recomputation stops at the last tensor the backward pass needs.
 
-    PyTorch's own recomputation has done so since 2.1 (`set_checkpoint_early_stop`). Megatron
-    recomputes whole layers.
+    PyTorch recomputation has done so since 2.1 (`set_checkpoint_early_stop`). Megatron recomputes
+    whole layers.
     """
     launches_block: bool = False
     """Whether the host waits for each kernel before it launches the next one
@@ -404,17 +401,17 @@ class StepSetup:
     Otherwise, FlashAttention-2 from 2023 is assumed.
     """
     plain_activation: bool = False
-    """Whether the activation runs as separate PyTorch kernels, like Nemotron's squared ReLU in
-    NeMo.
+    """Whether the activation runs as separate PyTorch kernels, like the squared ReLU for Nemotron
+    in NeMo.
     """
     first_vendor_attention: bool = False
-    """Whether a vendor's stack is older than cuDNN 9.3 of August 2024, whose fused attention is
+    """Whether a vendor stack is older than cuDNN 9.3 (August 2024), in which fused attention is
     faster on Hopper and later GPUs.
     """
     first_blackwell: bool = False
-    """Whether a vendor's stack for Blackwell is older than CUDA 13 of August 2025."""
+    """Whether a vendor stack for Blackwell is older than CUDA 13 (August 2025)."""
     is_other_program: bool = False
-    """Whether the program is none of those whose results the efficiencies are fitted to."""
+    """Whether the efficiencies are not fitted to any results with this program."""
     fp8_recipe: str = ""
     """How 8-bit operands are scaled. mxfp8 and blockwise scale along the inner dimension; all other
     recipes are equally costly.
@@ -433,7 +430,7 @@ class StepSetup:
 
 @dataclass(frozen=True)
 class StepTime:
-    """The seconds of one step, part by part; the parts add up to `seconds`."""
+    """Seconds in a step, part by part; the parts add up to `seconds`."""
 
     matrices: float
     attention: float
@@ -460,7 +457,7 @@ class StepTime:
 
 
 def iteration(setup: StepSetup, coefficients: Coefficients = DEFAULT) -> StepTime:
-    """Return the time of a step, part by part.
+    """Return the step time, part by part.
 
     Raise `KeyError` if the device peak in this precision, or its sustained share, is unknown (see
     `known`).
@@ -469,7 +466,7 @@ def iteration(setup: StepSetup, coefficients: Coefficients = DEFAULT) -> StepTim
 
 
 def known(device: Accelerator, precision: str) -> str:
-    """Return why a device's speed in this precision is unknown, or '' if it is known."""
+    """Return why the device speed in this precision is unknown, or '' if it is known."""
     if precision not in device.peaks:
         return f"no {precision} peak is known for {device.name}"
     if device.family not in DEFAULT.sustained:
@@ -479,9 +476,9 @@ def known(device: Accelerator, precision: str) -> str:
 
 @dataclass(frozen=True)
 class StepModel:
-    """Computes the parts of a step.
+    """Computes how long each part of a step takes.
 
-    The replay of a dry run also uses this model, to compute times from counted work.
+    A replayed dry run also uses this model, to compute times from counted work.
     """
 
     setup: StepSetup
@@ -493,7 +490,7 @@ class StepModel:
 
     @cached_property
     def matrix_rate(self) -> float:
-        """Return the FLOP/s of large matrix products."""
+        """Return the FLOP/s in large matrix products."""
         rate = self._sustained(self.setup.precision)
         if self.setup.precision == "fp8":
             return rate * self.coefficients.fp8
@@ -501,7 +498,7 @@ class StepModel:
 
     @cached_property
     def _half_rate(self) -> float:
-        """Return the FLOP/s of large matrix products that do not use fp8.
+        """Return the FLOP/s in large matrix products that do not use fp8.
 
         Attention and the output layer run at this rate even if the training uses fp8.
         """
@@ -520,7 +517,7 @@ class StepModel:
 
     @property
     def _own(self) -> OwnKernels | None:
-        """Return the costs of our own trainer's kernels, or None for other programs."""
+        """Return what kernels cost in our own trainer, or None for other programs."""
         return OWN_KERNELS.get(self.setup.code)
 
     @property
@@ -544,7 +541,7 @@ class StepModel:
         inner: float,
         rate: float,
     ) -> tuple[float, float]:
-        """Return the seconds of a layer's products with a weight of inner x columns.
+        """Return the seconds that products with an inner x columns weight take in a layer.
 
         The result is (forward, both passes). The backward pass has two products, one for the
         gradient of each factor.
@@ -575,20 +572,20 @@ class StepModel:
         return max(computing, at_full_clock * wave + moving)
 
     def _forward_product(self, columns: float, inner: float) -> float:
-        """Return the seconds of a layer's forward product of tokens x inner and inner x columns."""
+        """Return the seconds for a forward product of tokens x inner and inner x columns."""
         return self._product(columns, inner, self.matrix_rate)[0]
 
     def _last_product(self) -> float:
-        """Return the seconds of a layer's last forward matmul, which ends the feed-forward block."""
+        """Return the seconds for the last forward matmul in a layer (in the feed-forward block)."""
         shape = self.setup.shape
         return self._forward_product(shape.hidden, shape.ffn_hidden / self.setup.layout.tensor)
 
     def _every_second_product(self) -> float:
-        """Return the seconds of the forward products that torchtitan recomputes.
+        """Return the seconds for the forward products that torchtitan recomputes.
 
-        torchtitan's policy numbers a layer's products and saves the results of the odd ones. The
-        even ones are recomputed: the keys, the product after attention and the second product into
-        the feed-forward block.
+        The policy in torchtitan numbers the products in a layer and saves the results of the odd
+        ones. The even ones are recomputed: the keys, the product after attention and the second
+        product into the feed-forward block.
         """
         shape = self.setup.shape
         tensor = self.setup.layout.tensor
@@ -596,14 +593,14 @@ class StepModel:
         width = shape.heads * shape.head_size / tensor
         after_attention = self._forward_product(shape.hidden, width)
         if not shape.gated:
-            # Without a gate, the second product of the feed-forward block is the layer's last one,
-            # so its result is not needed again.
+            # Without a gate, the second product in the feed-forward block is the last one in the
+            # layer, so the result is not needed again.
             return keys + after_attention
         into_middle = self._forward_product(shape.ffn_hidden / tensor, shape.hidden)
         return keys + after_attention + into_middle
 
     def _matrices(self) -> tuple[float, float]:
-        """Return the seconds of a layer's matrix products: (forward, both passes)."""
+        """Return the seconds for all matrix products in a layer: (forward, both passes)."""
         shape = self.setup.shape
         tensor = self.setup.layout.tensor
         width = shape.heads * shape.head_size
@@ -638,7 +635,7 @@ class StepModel:
 
     @property
     def _unfused_attention_rate(self) -> float:
-        """Return the FLOP/s of attention's products if scores are stored."""
+        """Return the FLOP/s that attention reaches if scores are stored."""
         setup = self.setup
         fp32_peak = setup.device.peaks.get("fp32")
         if setup.shape.head_size % _ALIGNED_HEAD and fp32_peak:
@@ -665,10 +662,10 @@ class StepModel:
         return self._half_rate * share
 
     def _launching(self, least_seconds: float, busy: float) -> float:
-        """Return the time that launching operators on the host adds to the device's busy time."""
+        """Return how much time launching operators on the host adds to the device's busy time."""
         if self._own:
             # The host launches operators ahead for whole micro-batches, so launching has no effect
-            # if it takes less time than the device's work.
+            # if it takes less time than the work on the device.
             return max(0.0, least_seconds - busy)
         if self.setup.launches_block:
             return least_seconds
@@ -678,9 +675,9 @@ class StepModel:
 
     @property
     def _has_fused_kernels(self) -> bool:
-        """Return whether DeepSpeed's forks run fused CUDA kernels without ZeRO's hooks.
+        """Return whether DeepSpeed forks run fused CUDA kernels without the hooks for ZeRO.
 
-        The forks' pipeline engine needs no hooks.
+        The pipeline engine in the forks needs no hooks.
         """
         setup = self.setup
         layout = setup.layout
@@ -703,14 +700,14 @@ class StepModel:
 
     @property
     def least_layer_seconds(self) -> float:
-        """Return the seconds for launching a layer's operators in both passes."""
+        """Return the seconds needed to launch the operators in a layer in both passes."""
         forward = self._forward_operators
         passes = 1 + _BACKWARD_OPERATORS + self._recomputed_operators
         return forward * passes * self._operator_seconds
 
     @property
     def _forward_operators(self) -> int:
-        """Return the number of operators that the forward pass of a layer launches."""
+        """Return the number of operators launched in the forward pass through a layer."""
         setup = self.setup
         layout = setup.layout
         is_unfused = setup.code == "unfused"
@@ -742,23 +739,23 @@ class StepModel:
 
     @property
     def least_microbatch_seconds(self) -> float:
-        """Return the seconds for launching a micro-batch's operators outside a stage's layers."""
+        """Return the seconds needed to launch operators outside the layers for a micro-batch."""
         return self.coefficients.microbatch_operators * self._operator_seconds
 
     @property
     def waiting_share(self) -> float:
-        """Return the time spent waiting for the slowest device, relative to a step's work."""
+        """Return the time spent waiting for the slowest device, relative to the work in a step."""
         return self.coefficients.jitter * max(0.0, math.log2(self.setup.layout.world_size / 8))
 
     @property
     def _waited_share(self) -> float:
-        """Return the time that a step takes beyond its counted work, relative to that work."""
+        """Return the time a step takes beyond its counted work, relative to that work."""
         if self.setup.is_other_program:
             return (1 + self.waiting_share) * self.coefficients.other_program - 1
         return self.waiting_share
 
     def _elementwise(self) -> float:
-        """Return the seconds of all memory-bound work in a layer's forward pass."""
+        """Return the seconds for all memory-bound work in the forward pass through a layer."""
         setup = self.setup
         layout = setup.layout
         shape = self.setup.shape
@@ -780,7 +777,7 @@ class StepModel:
 
     @property
     def _kernel_bandwidth(self) -> float:
-        """Return the bytes per second that the kernels of the layers and of the loss move."""
+        """Return the bytes per second that kernels for the layers and the loss move."""
         device = self.setup.device
         if self._own:
             return own_kernels.kernel_bandwidth(device)
@@ -788,19 +785,19 @@ class StepModel:
 
     @property
     def _runs_forks_kernels(self) -> bool:
-        """Return whether the layers run the fused CUDA kernels of DeepSpeed's Megatron forks."""
+        """Return whether the layers run the fused CUDA kernels in DeepSpeed forks of Megatron."""
         return self.setup.code == "unfused" and self._has_fused_kernels
 
     @property
     def _forward_bytes(self) -> tuple[float, float]:
-        """Return a layer's counted forward bytes: (all, those not split by tensor parallelism)."""
+        """Return the forward bytes counted in a layer: (all, those not split over tensor ranks)."""
         if self._runs_forks_kernels:
             return _FORKS_BYTES, _FORKS_SHARED_BYTES
         return _FORWARD_BYTES, _SHARED_BYTES
 
     @property
     def _kernel_factor(self) -> float:
-        """Return the ratio of the bytes that the framework's kernels move to the counted bytes."""
+        """Return the ratio of bytes moved by the framework kernels to counted bytes."""
         if self._own:
             return self._own.elementwise
         if self._runs_forks_kernels:
@@ -828,7 +825,7 @@ class StepModel:
         *,
         span: int,
     ) -> float:
-        """Return the seconds of one all-gather or reduce-scatter of this many bytes.
+        """Return the seconds for one all-gather or reduce-scatter of this many bytes.
 
         `size` ranks take part, spread over `span` devices.
         """
@@ -887,7 +884,7 @@ class StepModel:
 
     @property
     def _logit_seconds(self) -> float:
-        """Return the seconds per logit for the loss and its gradient."""
+        """Return the seconds per logit for the loss and the gradient."""
         device = self.setup.device
         kernels = self._own
         if kernels is None:
@@ -904,13 +901,13 @@ class StepModel:
         else:
             gradient_bytes = self._own.gradient_bytes
 
-        # Gradients that the matrix product's kernel itself accumulates cost nothing extra.
+        # Gradients the matrix product kernel itself accumulates cost nothing extra.
         least_bytes = min(gradient_bytes, own_kernels.LEAST_GRADIENT_BYTES)
         device = self.setup.device
         return parameters * own_kernels.moving_seconds(device, gradient_bytes, least_bytes)
 
     def _kernel_gaps(self) -> float:
-        """Return the device's idle seconds between kernels in a layer's two passes."""
+        """Return the seconds the device idles between kernels in both passes through a layer."""
         if self._own is None:
             return 0.0
         passes = 1 + _BACKWARD_OPERATORS
@@ -918,7 +915,7 @@ class StepModel:
         return gaps * (_GRAPHED if self.setup.cuda_graphs else 1.0)
 
     def step(self) -> StepTime:
-        """Return the seconds of a step by part, computed from formulas."""
+        """Return the step time in seconds by part, computed from formulas."""
         setup = self.setup
         layout = setup.layout
         forward, matrices = self._matrices()
@@ -968,12 +965,12 @@ class StepModel:
         )
 
     def _longest_and_last_stage(self) -> tuple[float, float]:
-        """Return the number of layers of the longest stage and of the last stage.
+        """Return how many layers the longest and the last stage have.
 
-        The last stage also has the output layer. If the layers do not divide evenly, a vendor's
-        recipe gives the last stage fewer layers: 126 layers on 8 stages are split into 15, six
-        times 16, and 15. DeepSpeed fills one stage after the other (`partition_balanced`): 78
-        layers on 12 stages are split into eleven times 7, and 1.
+        The last stage also has the output layer. If the layers do not divide evenly, vendor recipes
+        give the last stage fewer layers: 126 layers on 8 stages are split into 15, six times 16,
+        and 15. DeepSpeed fills one stage after the other (`partition_balanced`): 78 layers on 12
+        stages are split into eleven times 7, and 1.
         """
         setup = self.setup
         if setup.stage_layers:
@@ -994,14 +991,14 @@ class StepModel:
         attention: float,
         elementwise: float,
     ) -> float:
-        """Return the seconds for recomputing a layer.
+        """Return the seconds needed to recompute a layer.
 
-        The arguments are the seconds of the layer's forward pass, by part.
+        The arguments are the seconds for the forward pass through the layer, by part.
         """
         setup = self.setup
         if setup.recompute == "full":
             if setup.stops_early:
-                # The backward pass needs the last product's input, but not its result.
+                # The backward pass needs the input to the last product, but not the result.
                 matrices -= self._last_product()
             return (matrices + attention + elementwise) * setup.recomputed
         if setup.recompute == "operators":
@@ -1011,7 +1008,7 @@ class StepModel:
         return 0.0
 
     def _sends(self, stage: float) -> float:
-        """Return the seconds for sending a micro-batch to the next stage, and its gradient back."""
+        """Return the seconds needed to send a micro-batch to the next stage, and gradients back."""
         setup = self.setup
         layout = setup.layout
         if layout.pipeline == 1:
@@ -1020,7 +1017,7 @@ class StepModel:
         return self.exposed(stage, seconds) if setup.hides_sends else seconds
 
     def _optimizer(self) -> float:
-        """Return the seconds of the optimizer step, most of which are spent moving states."""
+        """Return the seconds for the optimizer step, which mostly moves states."""
         setup = self.setup
         layout = setup.layout
         shards = layout.data * layout.context if layout.zero_stage else 1
@@ -1039,11 +1036,11 @@ class StepModel:
         return self.collective(16 * self._tokens, layout.tensor, span=layout.tensor)
 
     def _send(self) -> float:
-        """Return the seconds for sending a micro-batch's activations to the next stage."""
+        """Return the seconds needed to send the activations for a micro-batch to the next stage."""
         setup = self.setup
         layout = setup.layout
         activation_bytes = self._tokens * setup.shape.hidden * self._width
-        # DeepSpeed's pipeline engine splits each tensor that it sends over the tensor ranks
+        # The DeepSpeed pipeline engine splits each tensor that it sends over the tensor ranks
         # (`PartitionedTensor`), and so did the first Megatron-LM. The receiving ranks gather the
         # pieces again.
         splits_sends = setup.code == "unfused" or setup.first_megatron
@@ -1107,7 +1104,7 @@ class StepModel:
     def _ring_seconds(self, ranks: int) -> float:
         """Return the latency of one reduce-scatter or all-gather among data-parallel ranks.
 
-        NCCL sends it around a ring of all nodes that the ranks are on.
+        NCCL sends it around a ring of all nodes the ranks are on.
         """
         layout = self.setup.layout
         span = layout.world_size // layout.pipeline
@@ -1116,11 +1113,11 @@ class StepModel:
 
     @property
     def _hiding_microbatches(self) -> int:
-        """Return the number of micro-batches whose work can hide a step's reductions.
+        """Return how many micro-batches can hide the reductions in a step behind their work.
 
         An interleaved stage computes as many micro-batches as there are stages with one chunk of
-        its layers before it turns to the next chunk. All of them hide the communication of the
-        chunks that are finished, or not yet needed.
+        layers before it turns to the next chunk. All of them hide communication for chunks that are
+        finished, or not yet needed.
         """
         setup = self.setup
         if setup.layout.virtual_pipeline > 1 and setup.hides_sends:
@@ -1130,9 +1127,9 @@ class StepModel:
     def _unhidden_data(self, gather: float) -> float:
         """Return the seconds of data-parallel communication if no computation hides it.
 
-        This concerns DeepSpeed's forks and the first Megatron-LM, both without ZeRO 1. The
-        arguments are the same as in `_deepspeed_data`. No published result shows that any of this
-        time is hidden.
+        This concerns DeepSpeed forks and the first Megatron-LM, both without ZeRO 1. The arguments
+        are the same as in `_deepspeed_data`. No published result shows that any of this time is
+        hidden.
         """
         setup = self.setup
         layout = setup.layout
@@ -1147,9 +1144,9 @@ class StepModel:
     def _deepspeed_data(self, microbatch: float, gather: float) -> float:
         """Return how many seconds our own trainer with DeepSpeed waits for other replicas.
 
-        `gather` is the time to gather the weights. The collectives were counted in the source of
-        DeepSpeed 0.19. Gradients have as many bits as weights. ZeRO 1 reduces them after a step's
-        last micro-batch, and ZeRO 2 after each micro-batch, both with an all-reduce
+        `gather` is the time to gather the weights. The collectives were counted in the source code
+        of DeepSpeed 0.19. Gradients have as many bits as weights. ZeRO 1 reduces them after the
+        last micro-batch in a step, and ZeRO 2 after each micro-batch, both with an all-reduce
         (`use_multi_rank_bucket_allreduce`), which is a reduce-scatter and an all-gather. ZeRO 3
         uses a reduce-scatter. A bucket that is not yet full is reduced after the backward pass.
         """
@@ -1167,8 +1164,8 @@ class StepModel:
             return gather + all_reduce
         if layout.zero_stage == 2:
             return gather + setup.num_microbatches * all_reduce
-        # ZeRO 3 gathers weights in each pass. While one layer is computed, the next layer's weights
-        # are gathered.
+        # ZeRO 3 gathers weights in each pass. While one layer is computed, the weights for the next
+        # layer are gathered.
         first = min(1.0, _PREFETCHED / self._parameters)
         gathering = self._partly_hidden(forward, gather, first)
         gathering += self._partly_hidden(backward, gather, first)
@@ -1190,7 +1187,7 @@ class StepModel:
         return self.exposed(work, hideable) + contended + shown_share * talk
 
     def _sharded_data(self, microbatch: float, gather: float) -> float:
-        """Return how many seconds a micro-batch waits for FSDP's communication.
+        """Return how many seconds a micro-batch waits for communication in FSDP.
 
         `gather` is the time to gather the weights. The weights are gathered for the forward pass.
         ZeRO 3 gathers them again for the backward pass, which includes recomputation. Gradients are
@@ -1208,14 +1205,14 @@ class StepModel:
         else:
             shown_share = 0.0
 
-        # A layer's weights are gathered during the previous layer, whose computation hides part of
-        # the communication.
+        # The weights for a layer are gathered while the previous one is computed, which hides part
+        # of the communication.
         hideable = (1 - shown_share) * talk
         contended = self.coefficients.contention * min(microbatch, hideable)
         return max(0.0, hideable - microbatch) + contended + shown_share * talk
 
     def _bucket_share(self, ranks: int) -> float:
-        """Return the share of a rank's parameters in one bucket."""
+        """Return the share of parameters on a rank that are in one bucket."""
         bucket = max(_BUCKET, _BUCKET_PER_RANK * ranks)
         if self.setup.has_ddp_buckets:
             bucket = _DDP_BUCKET
@@ -1223,9 +1220,9 @@ class StepModel:
 
     @property
     def _step_seconds(self) -> float:
-        """Return the seconds of a step outside its micro-batches.
+        """Return the seconds in a step outside the micro-batches.
 
-        For our own trainer, these seconds are included in the measured times, and for DeepSpeed's
+        For our own trainer, these seconds are included in the measured times, and for DeepSpeed
         forks in the launch times.
         """
         if self._own or self.setup.code == "unfused":

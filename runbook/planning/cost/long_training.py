@@ -1,4 +1,4 @@
-"""Costs that a long training run has besides the steps: saves, consecutive jobs and energy."""
+"""Costs a long training run has besides the steps: saves, consecutive jobs and energy."""
 
 import math
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from runbook.planning.cost.time_and_money import Speed
 
 @dataclass(frozen=True)
 class LongTraining:
-    """Costs that a training phase has besides the steps.
+    """Costs a training phase has besides the steps.
 
     A cost is None if it is unknown. `plan.json` lists the costs under `endurance`.
     """
@@ -40,9 +40,9 @@ class LongTraining:
     """
     energy_basis: str
     spares: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Nodes that the job holds in reserve and does not train on."""
+    """Nodes the job holds in reserve and does not train on."""
     devices_per_node: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Number of devices that the job uses on each node. 0 means all devices in the node."""
+    """Number of devices the job uses on each node. 0 means all devices in the node."""
 
 
 def jobs_in_a_row(seconds: float, walltime: float, reserve: float) -> int | None:
@@ -63,7 +63,7 @@ def estimate_long_training(
     checkpoint_bytes: int,
     time: Speed,
 ) -> LongTraining:
-    """Return the costs that a training phase has besides the steps, at the expected speed."""
+    """Return the costs a training phase has besides the steps, at the expected speed."""
     site = choice.site
     step_seconds = time.seconds_per_iteration
     between_failures = None if choice.on_cpu else seconds_between_failures(choice.layout.world_size)

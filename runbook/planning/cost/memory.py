@@ -1,9 +1,9 @@
-"""Memory of a training run: bytes by part on each rank, and whether they fit.
+"""Memory needed in training: bytes by part on each rank, and whether they fit.
 
-The bytes of the states (weights, gradients, optimizer) are exact for the supported optimizers; the
-bytes of the activations follow Korthikanti et al. (arXiv 2205.05198). Of the libraries' own memory
-on an accelerator, only the workspaces of matrix products are counted; contexts, communication and
-the allocator's unused blocks are not. On a CPU, the module `cpu` adds the libraries' memory.
+The bytes for states (weights, gradients, optimizer) are exact for the supported optimizers; those
+for activations follow Korthikanti et al. (arXiv 2205.05198). Of the memory used by libraries on an
+accelerator, only workspaces for matrix products are counted; contexts, communication and unused
+blocks in the allocator are not. On a CPU, the module `cpu` adds the memory used by libraries.
 """
 
 from collections.abc import Sequence
@@ -33,13 +33,13 @@ class States:
 
     @property
     def total(self) -> float:
-        """Return the bytes of weights, gradients and optimizer states together."""
+        """Return the bytes for weights, gradients and optimizer states together."""
         return self.weights + self.gradients + self.optimizer
 
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Bytes on each rank of one pipeline stage.
+    """Bytes on each rank in one pipeline stage.
 
     Attention scores are counted if flash attention is not used.
     """
@@ -54,10 +54,10 @@ class StageMemory:
     attention_scores: int
     logits: int
     buffers: int = 0
-    """Buffers of the engine in addition to its states.
+    """Buffers that the engine has in addition to states.
 
-    The buffers are DeepSpeed's buckets, weights that ZeRO 3 has gathered, and the workspaces of
-    matrix products.
+    These are DeepSpeed buckets, weights that ZeRO 3 has gathered, and workspaces for matrix
+    products.
     """
     host: int = 0
     """Bytes of offloaded optimizer states in the node's main memory, per device."""
@@ -66,7 +66,7 @@ class StageMemory:
     the logits.
     """
     optimizer_moment: int = 0
-    """Temporary memory of the optimizer step, once the activations have been freed.
+    """Temporary memory for the optimizer step, once the activations have been freed.
 
     On a GPU, this memory holds gradients in fp32; on a CPU, it is larger.
     """
@@ -105,7 +105,7 @@ def state_bytes(
     Megatron keeps gradients in fp16 and an fp32 copy in the optimizer (20; 4 + 16/d), while our own
     trainer keeps fp32 gradients as with bf16. With `half_sums`, Megatron keeps 16-bit gradients and
     an fp32 copy with bf16 too (`training.reduce_in_bf16`). DeepSpeed keeps 16-bit gradients (16; 4
-    + 12/d; 2 + 14/d; 16/d). In fp32, DeepSpeed's stages 1 and 2 keep a second copy of the weights.
+    + 12/d; 2 + 14/d; 16/d). In fp32, DeepSpeed stages 1 and 2 keep a second copy of the weights.
 
     >>> [round(state_bytes("bf16", deepspeed=False, zero_stage=z, data=8).total, 2) for z in (0, 1)]
     [18, 7.5]
@@ -141,7 +141,7 @@ LOSS_BLOCK_BYTES = 2**28
 
 
 CROSS_ENTROPY_BYTES = 4
-"""Bytes that Megatron's loss needs for each logit.
+"""Bytes that the Megatron loss needs for each logit.
 
 The loss creates an fp32 copy of the 16-bit logits, and keeps both for the backward pass
 (vocab_parallel_cross_entropy of megatron-core).
@@ -174,19 +174,19 @@ counted in CoreAttention of argonne-lcf's Megatron-DeepSpeed, without dropout.
 
 
 _WORKSPACE_BYTES = 32 * 2**20
-"""Bytes of a cuBLAS workspace, allocated by PyTorch, on Hopper and later GPUs.
+"""Bytes in a cuBLAS workspace, allocated by PyTorch, on Hopper and later GPUs.
 
 Sources: parseChosenWorkspaceSize in PyTorch's aten/src/ATen/cuda/CublasHandlePool.cpp, and
 get_cublas_workspace_size_bytes in Transformer Engine's pytorch/cpp_extensions/gemm.py. Earlier GPUs
-have workspaces of 8 and 4 MiB, and AMD GPUs use a different library; neither is counted.
+have workspaces with 8 and 4 MiB, and AMD GPUs use a different library; neither is counted.
 """
 _LARGE_WORKSPACE_FAMILIES = ("H100", "H100-500W", "Blackwell", "Blackwell Ultra")
 _WORKSPACES = {"megatron-lm": 3, "nemo": 3, "megatron-deepspeed": 2}
 """Number of workspaces by framework.
 
-PyTorch has one workspace for the main thread and one for the thread of the backward pass.
-Transformer Engine, which Megatron-core uses, has its own. The plan for our own trainer was compared
-with measurements without this part.
+PyTorch has one workspace for the main thread and one for the backward thread. Transformer Engine,
+which Megatron-core uses, has its own. The plan for our own trainer was compared with measurements
+without this part.
 """
 
 
@@ -267,7 +267,7 @@ def _width(choice: Choice) -> int:
 
 
 def _rank_tokens(choice: Choice) -> float:
-    """Return how many of a micro-batch's tokens are on one rank.
+    """Return how many tokens from a micro-batch are on one rank.
 
     Context parallelism divides the sequence.
     """
@@ -305,7 +305,7 @@ def _states_with_offload(choice: Choice) -> tuple[States, float]:
 
 
 def _chunks_in_flight(choice: Choice, stage: int) -> int:
-    """Return how many sets of a chunk's activations a stage keeps at the peak of a step."""
+    """Return how many sets of activations for a chunk a stage keeps at the peak of a step."""
     layout = choice.layout
     chunks = layout.virtual_pipeline
     later_stages = layout.pipeline - stage - 1
@@ -396,13 +396,13 @@ def _logits(choice: Choice) -> float:
 
 
 def _passing_gradients(choice: Choice) -> float:
-    """Return the bytes of activation gradients on a GPU while a layer's backward pass runs."""
+    """Return the bytes of activation gradients on a GPU during the backward pass in a layer."""
     layout = choice.layout
     if choice.own_trainer and choice.deepspeed:
         return 0
     shape = choice.shape
     width = _width(choice)
-    # These are the gradients of a layer's input and output, and of the activations within its
+    # These are the gradients of the input and output of a layer, and of activations within the
     # feed-forward block.
     outside = 2 * shape.hidden / _sequence_split(choice)
     inside = 2 * shape.ffn_hidden * (1.5 if shape.gated else 1) / layout.tensor
@@ -416,7 +416,7 @@ def _passing_gradients(choice: Choice) -> float:
 
 
 def _engine_buffers(choice: Choice, parameters: int) -> int:
-    """Return the bytes that the engine keeps on a GPU in addition to its states."""
+    """Return the bytes that the engine keeps on a GPU in addition to states."""
     layout = choice.layout
     width = _width(choice)
     if choice.own_trainer:
@@ -442,11 +442,11 @@ def _workspaces(choice: Choice) -> int:
 
 
 def _main_gradients(choice: Choice) -> float:
-    """Return the bytes per parameter of Megatron's fp32 main gradients.
+    """Return the bytes per parameter that the fp32 main gradients in Megatron take.
 
-    The main gradients are freed before the next forward pass. megatron-core converts the 16-bit
-    gradients at the end of a step (`_copy_model_grads_to_main_grads`), and `zero_grad` frees the
-    result. Megatron-LM 2.x did not free them.
+    These are freed before the next forward pass. megatron-core converts the 16-bit gradients at the
+    end of a step (`_copy_model_grads_to_main_grads`), and `zero_grad` frees the result. Megatron-LM
+    2.x did not free them.
     """
     layout = choice.layout
     if choice.own_trainer or choice.deepspeed or choice.on_cpu:
@@ -458,7 +458,7 @@ def _main_gradients(choice: Choice) -> float:
 
 
 def _optimizer_moment(choice: Choice, parameters: int) -> int:
-    """Return the temporary memory of the optimizer step on a GPU, in bytes."""
+    """Return the temporary memory for the optimizer step on a GPU, in bytes."""
     layout = choice.layout
     if main_gradients := _main_gradients(choice):
         return round(main_gradients * parameters)
@@ -477,8 +477,8 @@ def _on_cpu(
 ) -> StageMemory:
     """Return the memory of a pipeline stage on a CPU.
 
-    `head_bytes` is the number of bytes of logits for one entry of the vocabulary, over all tokens;
-    it is 0 if the stage has no output layer.
+    `head_bytes` is how many bytes of logits there are per vocabulary entry, over all tokens; it is
+    0 if the stage has no output layer.
     """
     layout = choice.layout
     shape = choice.shape
@@ -513,14 +513,14 @@ def _on_cpu(
 
 @dataclass(frozen=True)
 class PhaseMemory:
-    """Memory of a phase's fullest rank, compared with the available memory."""
+    """Memory on the fullest rank in a phase, compared with the available memory."""
 
     fullest_stage: StageMemory
     least_by_stage: tuple[int, ...]
     limit_of: str
     """Whether the limit applies to a `node` or to a `device`."""
     limit_bytes: int
-    """Bytes of available memory; 0 if unknown."""
+    """Available memory in bytes; 0 if unknown."""
     least_bytes: int
     most_bytes: int
 
@@ -540,7 +540,7 @@ def node_bytes(stages: list[StageMemory], processes: int) -> tuple[int, int]:
 
 
 RESERVE = 0.94
-"""Share of a device's memory that a plan may use.
+"""Share of device memory that a plan may use.
 
 Contexts, communication and fragmentation need the remainder.
 """
@@ -635,7 +635,7 @@ def _processes_need(count: int) -> str:
 
 
 def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
-    """Check that a node's main memory can hold the offloaded optimizer states.
+    """Check that the main memory in a node can hold the offloaded optimizer states.
 
     Return no check if the states are not offloaded.
     """
@@ -692,7 +692,7 @@ def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
 
 
 def _ways_to_save_memory(choice: Choice) -> dict[str, object]:
-    """Return changes that reduce the memory of a phase, as keys and values.
+    """Return changes that reduce the memory needed in a phase, as keys and values.
 
     Larger tensor and pipeline sizes are not included.
     """

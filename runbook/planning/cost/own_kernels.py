@@ -26,7 +26,7 @@ class OwnKernels:
     """Bytes per token and vocabulary entry for computing the loss and the gradient of the logits.
     """
     least_logit_bytes: float
-    """The fewest bytes per logit that the kernels can read and write."""
+    """The fewest bytes per logit the kernels can read and write."""
     gradient_bytes: float
     """Bytes per parameter to accumulate the gradients from one micro-batch, in addition to the
     matrix products.
@@ -71,12 +71,12 @@ OWN_KERNELS: Mapping[str, OwnKernels] = MappingProxyType(
 """Costs by `StepSetup.code`."""
 
 DEEPSPEED_GRADIENT_BYTES = 6.8
-"""DeepSpeed adds gradients in 16 bits: 6 counted bytes, moved at the speed that a copy reaches."""
+"""DeepSpeed adds gradients in 16 bits: 6 counted bytes, moved at the speed a copy reaches."""
 LEAST_GRADIENT_BYTES = 6.0
 """Minimum bytes for adding a gradient in 16 bits to its sum: two reads and a write."""
 DEEPSPEED_STEP_BYTES = 16.0
-"""Bytes per parameter that a DeepSpeed step moves in addition to what megatron-core moves, counted
-in the DeepSpeed source. Gradients are copied into a bucket, divided, copied out and flattened, at 4
+"""Bytes per parameter a DeepSpeed step moves in addition to what megatron-core moves, counted in
+the DeepSpeed source. Gradients are copied into a bucket, divided, copied out and flattened, at 4
 bytes each."""
 
 POWER_BOUND = 0.75
@@ -99,7 +99,7 @@ ATTENTION = 0.552
 """Speed of the matrix products inside cuDNN's attention on H100 and H200, relative to large
 products.
 
-In the profile, 4.62e13 operations below the diagonal took 126 ms, without the exponentials.
+In the profile, 4.62e13 operations below the diagonal took 126 ms, not counting the exponentials.
 """
 EXPONENTIALS = 3.9e12
 """Exponentials per second on an H100 (arXiv:2407.08608).
@@ -109,13 +109,13 @@ work.
 """
 
 KERNEL_GAPS = 147e-6
-"""Seconds that a GPU idles between the 70 kernels in the two passes through a layer: 28 ms per
-step, in both profiles.
+"""Seconds a GPU idles between the 70 kernels in the two passes through a layer: 28 ms per step, in
+both profiles.
 """
 
 OPERATOR_MICROSECONDS = 36.0
-"""Time that the host needs to launch one operator, including the Python code in autograd and in
-Triton's launcher.
+"""Time the host needs to launch one operator, including the Python code in autograd and in Triton's
+launcher.
 
 Launching 24 layers for a micro-batch with 2 sequences took 82 ms on the machine with the H200,
 where the GPU waited for the host (the four steps there differ by a fifth), and 76 ms on the machine
@@ -134,7 +134,7 @@ _PEAK_TFLOPS = 989.4
 
 
 def kernel_bandwidth(device: Accelerator) -> float:
-    """Return the bandwidth used to scale kernel times that were measured on the H200.
+    """Return the bandwidth used to scale kernel times measured on the H200.
 
     Only the H100 family was measured; for others, the datasheet bandwidth is used.
 

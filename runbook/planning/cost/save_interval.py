@@ -58,7 +58,7 @@ def saves_to_tier(
 ) -> Saves:
     """Return the save time and the best save interval for one storage tier.
 
-    `interval` and `between_failures` are in seconds, or None if they are not known.
+    `interval` and `between_failures` are in seconds; None means unknown.
     """
     write_seconds = checkpoint_bytes / bytes_per_second
     if between_failures is None:

@@ -1,4 +1,4 @@
-"""Time that a job needs before its first step."""
+"""Time a job needs before its first step."""
 
 START_UP_SECONDS = 120.0
 """Assumed time to start on a cluster: loading the image (74 to 200 s on 64 nodes in the Azure

@@ -1,6 +1,6 @@
 """Inputs to the iteration model that follow from the run's choices.
 
-These inputs are the devices, the kernels that the framework has, and recomputation.
+These inputs are the devices, the kernels the framework has, and recomputation.
 """
 
 from dataclasses import replace
@@ -75,7 +75,7 @@ def peak_of(site: Site, precision: str) -> float | None:
 def memory_of(site: Site) -> int:
     """Return the memory per device in bytes, or 0 if unknown.
 
-    The site's own figure takes precedence over the size that the device name states.
+    The site's own figure takes precedence over the size the device name states.
     """
     return site.hardware.device_memory or named_memory(site.hardware.device)
 
@@ -83,7 +83,7 @@ def memory_of(site: Site) -> int:
 def check_device(choice: Choice) -> list[Check]:
     """Check whether peak and memory are known for the site's devices.
 
-    Return no check for CPUs, because their speed is measured.
+    Return no check for CPUs, since their speed is measured.
     """
     if choice.on_cpu:
         return []

@@ -22,7 +22,7 @@ MARKED = re.compile(
     # The letter used for errors by the loggers in TensorFlow, Abseil and PyTorch
     r"|\[?[EF]\d* tensorflow/|^\[?[EF]\d{4} |\[[EF]\d* |[\s\]]F\d{4} \d\d:\d\d:\d\d"
 )
-"""A line that a program has marked as an error."""
+"""A line a program has marked as an error."""
 LAST_WORDS = re.compile(
     # Rust and Go, Fortran run-time systems, C++, and checks in Abseil and glog
     r"\bpanicked at\b|^panic: |^forrtl: severe|^Fortran runtime error|^Error termination\b"
@@ -35,7 +35,7 @@ _RAISED = re.compile(
     # The message from a C++ exception, or a statement at the end of a truncated log
     r"|^\s*what\(\): |^\s*raise [\w.]+\("
 )
-"""An exception anywhere in a line, because loggers and other ranks print text before it."""
+"""An exception anywhere in a line, since loggers and other ranks print text before it."""
 _CONTINUES = re.compile(
     # How a program says that it continues without something
     r"(?i:\bfall(?:s|ing)? back\b|\bproceed(?:s|ing)? without\b|\bcontinu(?:es|ing) without\b"
@@ -50,7 +50,8 @@ _CONTINUES = re.compile(
 )
 """A line in which a program says how it continues without something that is missing."""
 _FULL_DISK = re.compile(r"No space left on device|[Qq]uota exceeded")
-"""A full disk. Even if the program continues without this write, the next write will fail too."""
+"""A full disk. Even if the program can continue after this failed write, the next one will fail
+too."""
 _ADVISES = re.compile(r"\bNCCL WARN\b")
 """The mark that NCCL puts on warnings.
 
@@ -72,7 +73,7 @@ _POSSIBILITY = re.compile(
 _NAMED_EXCEPTION = re.compile(r"\b[A-Z]\w*(?:Error|Exception)\b")
 _OPTION = re.compile(r"\s--[A-Za-z][\w.-]*")
 MIN_OPTIONS = 4
-"""A line with at least this many options counts as a command, because error messages quote only one
+"""A line with at least this many options counts as a command, since error messages quote only one
 or two.
 """
 _END_OF_COMMAND = re.compile(r"\bline \d+: +\d+ [A-Z]|\bexit|\breturn")

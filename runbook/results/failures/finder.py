@@ -53,13 +53,12 @@ _UNKNOWN_PROCESS = (None, "")
 """Rank and host for a line without a prefix."""
 MAX_EVIDENCE = 300
 MAX_TEXT = 4000
-"""Only this many characters are examined in each line, because no program prints an error after
-them.
+"""Only this many characters are examined in each line, since no program prints an error after them.
 """
 _CHANGING_NUMBERS = re.compile(r"\d+(?:[:.,]\d+)+|\d{4,}")
 """Numbers that change from line to line, such as times and counters.
 
-Shorter numbers do not match, because they may be exit codes or signals, which rules depend on.
+Shorter numbers do not match, as they may be exit codes or signals, which rules depend on.
 """
 _NUMBERS = re.compile(r"\d+")
 _SAME_DIGITS = str.maketrans("123456789", "000000000")
@@ -83,13 +82,13 @@ An indented sentence may begin with the same words, so the pattern requires the 
 _RAISES = re.compile(r"\s*raise\b")
 
 WAITING = frozenset((TIMEOUT.name, RANK_HUNG.name))
-"""Failures that a rank reports because it has waited for another rank."""
+"""Failures a rank reports because it has waited for another rank."""
 LOST_PEERS = WAITING | {PEER_DIED.name}
 """Failures for which the remedy is to look for the rank that failed first."""
 EFFECTS = LOST_PEERS | {KILLED.name, PROGRAM_ENDED.name, CANCELLED.name}
 """Failures that usually follow from an error on another rank."""
 MAY_BE_EFFECTS = WAITING | {RENDEZVOUS.name, INTERFACE.name, LAUNCHER.name, CANCELLED.name}
-"""Failures with symptoms that another rank may have caused by failing.
+"""Failures with symptoms another rank may have caused by failing.
 
 A rank that waits for a failed rank, or loses the rank with the store, blames the network or the
 launcher. When one rank in a job step fails, Slurm cancels the others.
@@ -125,7 +124,7 @@ class _WordsInLine(NamedTuple):
     has_signal: bool
     """Whether a rule may match the line."""
     has_sign: bool
-    """Whether the line may be an error that no rule recognizes."""
+    """Whether the line may be an error no rule recognizes."""
     has_rank: bool
     """Whether the line may name the rank that ended first."""
 
@@ -185,8 +184,8 @@ class FailureFinder:
     def __init__(self) -> None:
         self._found: dict[str, Failure] = {}
         self._context: deque[str] = deque(maxlen=MAX_CONTEXT_LINES)
-        # A warning that is printed at each step is examined only once, because applying all rules
-        # takes 0.1 to 0.4 ms.
+        # A warning printed at each step is examined only once, since it takes 0.1 to 0.4 ms to
+        # apply all rules.
         self._harmless_shapes: set[str] = set()
         self._words: dict[str, _WordsInLine] = {}
         """Words found in lines so far; each key is a line with all digits replaced by zeros."""
@@ -205,7 +204,7 @@ class FailureFinder:
         self._root: LookNext | None = None
         """The rank that torchrun names as the root cause."""
         self._ended_ranks: set[int] = set()
-        """Ranks on which the program has ended without being killed."""
+        """Ranks on which the program has ended and was not killed."""
 
     def look(self, line: str, number: int) -> None:
         """Examine a log line."""
@@ -249,13 +248,12 @@ class FailureFinder:
         self._own_errors.next_file()
 
     def note_progress(self, num_records: int) -> None:
-        """Set the number of steps that the log has shown so far.
+        """Set the number of steps the log has shown so far.
 
         A failure that training survived does not explain the end.
         """
         has_progress = num_records > self._num_records
-        # The number may also fall, because a reader drops a step that another rank has already
-        # printed.
+        # The number may also fall, since a reader drops a step another rank has already printed.
         self._num_records = num_records
         if not has_progress:
             return
@@ -284,9 +282,9 @@ class FailureFinder:
         return sorted(failures, key=lambda failure: failure.line)
 
     def first_error(self) -> FirstError | None:
-        """Return the first error that no rule recognizes, in addition to the failures in `found`.
+        """Return the first error no rule recognizes, in addition to the failures in `found`.
 
-        Return None if the log contains a failure that this error did not cause.
+        Return None if the log contains a failure this error did not cause.
         """
         failures = self.found()
         candidates = [*self._first_error.candidates(has_failure=bool(failures))]
@@ -482,7 +480,7 @@ class FailureFinder:
     def _is_after_effect(self, rule: Rule, log_line: LogLine) -> bool:
         """Return whether a lost connection follows from an end that other lines explain.
 
-        An unexplained end is an error that no rule recognizes, or a program that ended by itself.
+        An unexplained end is an error no rule recognizes, or a program that ended by itself.
         """
         if rule.kind is not PEER_DIED:
             return False
@@ -523,8 +521,8 @@ class FailureFinder:
     def _drop_survived_warnings(self, line: str) -> None:
         """Forget warnings from a process in which NCCL started in spite of them.
 
-        NCCL tries networks and features one after the other, and prints a warning about each that
-        it cannot use.
+        NCCL tries networks and features one after the other, and prints a warning about each it
+        cannot use.
         """
         if "NCCL INFO" not in line:
             return
@@ -553,7 +551,7 @@ class FailureFinder:
 
 
 def _may_follow(failure: Failure, error: FirstError) -> bool:
-    """Return whether a failure may result from an error that no rule recognizes."""
+    """Return whether a failure may result from an error no rule recognizes."""
     if _follows(failure, error):
         return not _is_survived(error, failure)
     # Output from the failed rank may come after output from ranks that lost the connection to it.
@@ -602,7 +600,7 @@ def _survived_messages(candidates: Sequence[FirstError], failures: Sequence[Fail
 
 
 def _message(error: FirstError) -> str:
-    """Return an error's text with all numbers replaced, because they may differ between ranks."""
+    """Return an error's text with all numbers replaced, since they may differ between ranks."""
     return _NUMBERS.sub("0", error.evidence)
 
 
@@ -610,10 +608,10 @@ def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Fai
     """Return the earliest failure on the strongest level, preferably on the rank `root_rank`.
 
     A symptom on a rank takes precedence over symptoms on ranks that waited for it, because the
-    latter may be printed first. A line that reports an error takes precedence over a warning,
-    because programs also continue after warnings. A warning that is not soon followed by an error
-    counts only if no error was reported, whatever its level. A sentence that is not marked as an
-    error gives way to a marked one that comes much later. Return None if there is no failure.
+    latter may be printed first. A line that reports an error takes precedence over a warning, since
+    programs also continue after warnings. A warning that is not soon followed by an error counts
+    only if no error was reported, whatever its level. A sentence not marked as an error gives way
+    to a marked one that comes much later. Return None if there is no failure.
     """
     last = _without_doubtful([failure for failure in failures if not failure.overcome])
     if not last:

@@ -1,4 +1,4 @@
-"""Finds the rank or node that a log names as the first to end, or as the one that did not answer.
+"""Finds the rank or node a log names as the first to end, or as the one that did not answer.
 
 If a log shows only lost connections and waiting ranks, the cause is in the output from another
 rank. These lines say which rank or node that is.
@@ -32,7 +32,7 @@ _ENDED = tuple(
         r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited",
         r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]",
         r"Remote daemon: \[\[\d+,\d+\],\d+\] on node (?P<host>\S+)",
-        # Hydra, the launcher in MPICH and Intel MPI
+        # Hydra, the launcher for MPICH and Intel MPI
         r"PID \d+ RUNNING AT (?P<host>\S+)",
         # Flux
         r"\brank (?P<rank>\d+) on host (?P<host>\S+) (?:exited|failed)",
@@ -44,7 +44,7 @@ _ENDED = tuple(
 _SILENT = tuple(
     re.compile(pattern)
     for pattern in (
-        # Horovod, and the monitored barrier in PyTorch
+        # Horovod, and the PyTorch monitored barrier
         r"\bmissing ranks?: (?P<rank>\d+)",
         r"[Rr]anks? \[?(?P<rank>\d+)[\d, ]*\]? (?:failed to (?:pass|reach)|did not (?:join|reach))",
         # JAX
@@ -100,7 +100,7 @@ class FirstEndedFinder:
 
     @property
     def first(self) -> LookNext | None:
-        """Return the rank or node that a launcher names, or else the one that another rank names."""
+        """Return the rank or node a launcher names, or else the one another rank names."""
         return self._ended or self._silent
 
 

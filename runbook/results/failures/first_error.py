@@ -62,7 +62,7 @@ MAX_EVIDENCE = 300
 
 @dataclass(frozen=True)
 class FirstError:
-    """An error that no rule recognizes. All known failures in the same log may result from it."""
+    """An error no rule recognizes. All known failures in the same log may result from it."""
 
     line: int
     """Line number, counted from 1."""
@@ -120,7 +120,7 @@ class FirstErrorFinder:
         self._hints: dict[_Process, FirstError] = {}
 
     def look(self, log_line: LogLine, number: int) -> None:
-        """Examine a line that no rule recognizes."""
+        """Examine a line no rule recognizes."""
         process = (log_line.rank, log_line.host)
         if process in self._exceptions or len(self._exceptions) >= MAX_PROCESSES:
             return
@@ -137,7 +137,7 @@ class FirstErrorFinder:
             self._hints[process] = seen
 
     def note_progress(self) -> None:
-        """Forget all errors up to now, because training survived them."""
+        """Forget all errors up to now, since training survived them."""
         self._exceptions.clear()
         self._errors.clear()
         self._hints.clear()

@@ -52,7 +52,7 @@ _HARMLESS = re.compile(
             # NCCL tries plug-ins, networks and features, and reports missing ones. If ranks share a
             # log, a warning from another rank may be in the same line.
             r"^(?!.*NCCL WARN).*NCCL INFO",
-            # The monitoring server in NCCL, and a query that a device need not answer
+            # The NCCL monitoring server, and a query a device need not answer
             r"\bras/\w+\.cc:\d+ NCCL WARN",
             r"NCCL WARN NET/Plugin\b.{0,200}No plugin found",
             r"ibv_query_\w+ failed .{0,40}[Nn]ot supported",
@@ -75,7 +75,7 @@ _HARMLESS = re.compile(
             r"(?:not installed|not available|No module named \S+?)[.,;:] (?:[Ff]alling|[Ff]alls) back",
             # A folder or a link from an earlier job already exists.
             r"^(?:mkdir|ln): .*: File exists",
-            # The dynamic loader leaves out a library that the site preloads into every program.
+            # The dynamic loader leaves out a library the site preloads into every program.
             r"from LD_PRELOAD cannot be preloaded .*: ignored",
             # A shell or a command that may not change a limit or a priority keeps the current
             # value.
@@ -99,9 +99,8 @@ _HARMLESS = re.compile(
             # UCX watches a folder to provide statistics.
             r"vfs_fuse\.c",
             r"^modprobe: ",
-            # Without devices, the connection manager in UCX does not start, and Open MPI uses
-            # another transport. If a worker fails for another reason, the line before names the
-            # reason.
+            # Without devices, the UCX connection manager does not start, and Open MPI uses another
+            # transport. If a worker fails for another reason, the line before names the reason.
             r"rdma_create_event_channel failed: No such device|failed to open CM on component rdmacm",
             r"Failed to create UCP worker\s*$",
             # An experiment tracker that retries does not delay training, and reports when it gives
@@ -122,7 +121,7 @@ _HARMLESS = re.compile(
             # torch looks for monitoring libraries for GPUs from other vendors.
             r"libamd_smi\.so: cannot open",
             r"Terminating (?:StepId|job step)|Job step aborted: Waiting",
-            # A package manager that a notebook or a script calls without root privileges
+            # A package manager a notebook or a script calls without root privileges
             r"^[EW]: .*/(?:lib|cache)/(?:dpkg|apt)/",
             # A program that finds no tuned settings continues with its default settings.
             r"[Uu]sing (?:the )?defaults?\b.{0,120}\bnot found\b",
@@ -162,8 +161,7 @@ _NO_FIRST_ERROR = re.compile(
         (
             # Programs ask git for their version, even outside a checkout.
             r"not a git repository|detected dubious ownership|unsafe repository",
-            # Megatron first tries kernels from Apex and Transformer Engine, and then those in
-            # torch.
+            # Megatron first tries kernels from Apex and Transformer Engine, and then torch kernels.
             r"using (?:the )?(?:torch|default|native|python|slow|fallback)\b",
             # How a program says that it continues without something
             r"(?i:\bus(?:e|es|ing) (?:the )?defaults?\b|\bfall(?:s|ing)? back\b"
@@ -201,7 +199,7 @@ _NO_FIRST_ERROR = re.compile(
         )
     )
 )
-"""Lines that a program or a job script prints at start-up before it continues.
+"""Lines a program or a job script prints at start-up before it continues.
 
 Some of these lines are known failures, so the rules are applied to them too.
 """

@@ -406,7 +406,7 @@ OWN_ERROR_EXAMPLES = (
 )
 """Examples of program errors.
 
-No rule matches these lines. They are recognized because the process prints nothing after them.
+No rule matches these lines. They can be recognized because the process prints nothing after them.
 """
 
 TITLE = "When it fails"
@@ -471,7 +471,7 @@ class SilentEnd:
     kind: FailureKind
     words: tuple[str, ...]
     ends: tuple[str, ...]
-    """Lines that the program prints if it succeeds."""
+    """Lines the program prints if it succeeds."""
     source: str
 
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 _PREFIXES = (
-    # The time stamp that a log collector puts before the launcher prefix: "2025-06-24 17:29:06
+    # The time stamp a log collector puts before the launcher prefix: "2025-06-24 17:29:06
     # [rank0]:..."
     re.compile(r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)?\s+(?=\S)"),
     # A program that passes on an exception from another program at level INFO

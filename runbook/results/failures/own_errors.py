@@ -1,4 +1,4 @@
-"""Finds fatal errors that no rule recognizes, with exception, message, place and rank.
+"""Finds fatal errors no rule recognizes, with exception, message, place and rank.
 
 A rule knows what a line means. All that is known about these errors is that the process wrote
 nothing after them, so they are used only if no rule matches.
@@ -52,12 +52,12 @@ _REPORTS_OF_OTHERS = frozenset(
         "ProcessExitedException",
     )
 )
-"""Exceptions that a process raises when another process fails, or when a user ends the process."""
+"""Exceptions a process raises when another process fails, or when a user ends the process."""
 _OF_COMMUNICATION = re.compile(
     r"Dist\w*Error|Connection|BrokenPipe|EOFError|Timeout|ChildFailed|NCCL|nccl|[Gg]loo|[Ss]ocket"
     r"|TCPStore|[Ww]atchdog"
 )
-"""Errors that a rank raises because it can no longer reach another rank."""
+"""Errors a rank raises because it can no longer reach another rank."""
 LINES_OF_MESSAGE = 10
 """If a rule matches one of this many lines after an exception, the error counts as a known failure.
 """
@@ -123,7 +123,7 @@ class _Process:
 
 
 class OwnErrorFinder:
-    """Examines lines as they arrive, and stores the error that each process ended with."""
+    """Examines lines as they arrive, and stores the error each process ended with."""
 
     def __init__(self) -> None:
         self.has_error = False
@@ -135,7 +135,7 @@ class OwnErrorFinder:
         self._has_steps_here = False
         """Whether the current file contains training steps."""
         self._beside: list[OwnError] = []
-        """Errors that a launcher reported in a file without steps, such as the stderr of a job."""
+        """Errors a launcher reported in a file without steps, such as the stderr of a job."""
         self._is_beside_newest = False
         self._of_earlier_files: list[OwnError] = []
         """Other errors from earlier files.
@@ -233,7 +233,7 @@ class OwnErrorFinder:
         return min(errors, key=lambda error: error.line, default=None)
 
     def count(self) -> int:
-        """Return the number of processes that ended with an error that no rule recognizes."""
+        """Return the number of processes that ended with an error no rule recognizes."""
         return len(self._errors())
 
     def _errors(self) -> list[OwnError]:

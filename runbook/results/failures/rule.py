@@ -89,7 +89,7 @@ class Rule:
     unless: str = ""
     """A pattern that must not match the line."""
     counterexample: str = ""
-    """A line that the rule must not match."""
+    """A line the rule must not match."""
     after: str = ""
     """A pattern that must match one of the ten lines before the line."""
     example_before: str = ""
@@ -103,7 +103,7 @@ class Rule:
     check: str = ""
     """How to distinguish the two kinds."""
     in_warnings: bool = False
-    """Whether the rule also applies to lines that are marked as information or warnings."""
+    """Whether the rule also applies to lines marked as information or warnings."""
     may_go_on: bool = False
     """Whether programs often continue after the line, so that it counts as a warning."""
     expression: re.Pattern[str] | None = field(

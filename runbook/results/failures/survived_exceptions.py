@@ -1,4 +1,4 @@
-"""Recognizes exceptions that a program survives: in destructors, exit callbacks and threads."""
+"""Recognizes exceptions a program survives: in destructors, exit callbacks and threads."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from runbook.results.failures.error_lines import EXCEPTION
 from runbook.results.failures.log_line import split_prefix
 
 HEADING = "Exception ignored "
-"""How the line above an exception that the program survives begins."""
+"""How the line above an exception the program survives begins."""
 THREAD_HEADING = "Exception in thread "
 """How the line above an exception that ends only a thread begins."""
 _STILL_TRUE = re.compile(

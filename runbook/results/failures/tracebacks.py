@@ -9,7 +9,7 @@ FRAME = 'File "'
 BEGINNINGS = (TRACEBACK, FRAME, "terminate called after throwing", ".py: error: ")
 """Every error recognized in this module begins with a line that contains one of these strings."""
 ARGUMENT_ERROR = "argument error"
-"""Used in place of an exception name, because argparse does not raise an exception."""
+"""Used in place of an exception name, since argparse does not raise an exception."""
 
 _FRAME = re.compile(
     r'^(?P<indent>\s*)File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S.*))?\s*$'
@@ -110,7 +110,7 @@ class TracebackReader:
         self._terminated_by = ""
 
     def read(self, text: str, before: str) -> RaisedError | None:
-        """Read a line, and return the error that the line completes, or None.
+        """Read a line, and return the error the line completes, or None.
 
         `before` is the previous line of the same process, which matters at the beginning of a
         traceback.
@@ -185,8 +185,7 @@ class TracebackReader:
 
     def _read_inside(self, text: str) -> RaisedError | None:
         """Read a line inside a traceback: between two frames, or after the last frame."""
-        # Skip parts of a box, and marks below a statement, because srun puts these on separate
-        # lines.
+        # Skip parts of a box, and marks below a statement, which srun puts on separate lines.
         if not text.strip(" \t│─╭╮╰╯^~"):
             return None
         if text.startswith("│"):
@@ -205,7 +204,7 @@ class TracebackReader:
                 self._source = statement.rstrip()
                 return None
             self._num_strangers += 1
-            # Frames without a heading may belong to a warning that the program survives.
+            # Frames without a heading may belong to a warning the program survives.
             self.is_reading = self._has_heading and self._num_strangers <= MAX_STRANGERS
             if not self.is_reading:
                 self._join = Join.NOTHING

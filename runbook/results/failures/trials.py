@@ -1,4 +1,4 @@
-"""Lists the remedies that were tried on a single machine.
+"""Lists the remedies tried on a single machine.
 
 A drill or a test causes the failure, and the run continues after the remedy. For faulty nodes, a
 defect is created, and a preflight detects the defect and passes the healthy nodes. The nodes were

@@ -18,7 +18,7 @@ class LadderPoint:
 
 @dataclass(frozen=True)
 class ForecastPoint:
-    """The forecast for the run, and the loss that the run reached, if the run was trained."""
+    """The forecast for the run, and the loss the run reached, if the run was trained."""
 
     flops: float
     loss: float

@@ -101,7 +101,7 @@ SHOWN_SOURCES = 12
 
 
 def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
-    """Draw how many documents there are by length in tokens, in powers of two.
+    """Draw the number of documents by length in tokens, in powers of two.
 
     A line marks the sequence length used by the model.
     """
@@ -187,8 +187,7 @@ _COLOURS = {
 }
 """Colours by type of event.
 
-Forward and backward passes alternate between two colours each, so that neighbours can be
-distinguished.
+Forward and backward passes alternate between two colours each, to distinguish neighbours.
 """
 WINDOW = 1.5
 """For a long step, only this much is drawn at the beginning and at the end, in passes through all
@@ -196,8 +195,8 @@ stages.
 """
 FEWEST = 5
 MOST_SHAPES = 4000
-"""If a figure has more shapes than this, dots are drawn instead, because shapes would make the SVG
-several megabytes large.
+"""If a figure has more shapes than this, dots are drawn instead, to keep the SVG from growing to
+several megabytes.
 """
 
 

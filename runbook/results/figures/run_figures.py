@@ -48,7 +48,7 @@ def _columns(points: Points) -> tuple[list[float], list[float]]:
 
 
 def _time_unit(seconds: float) -> tuple[str, float]:
-    """Return the most readable unit for a duration, and how many seconds it has.
+    """Return the most readable unit for a duration, and its length in seconds.
 
     >>> _time_unit(90), _time_unit(7200), _time_unit(90_000)
     (('s', 1.0), ('min', 60.0), ('h', 3600.0))
@@ -136,7 +136,7 @@ def loss_figure(
 
 
 def _draw_replaced(axes: Any, history: History) -> None:
-    """Draw the losses from steps that were repeated after a restart."""
+    """Draw the losses from steps repeated after a restart."""
     points = []
     for step in history.repeated:
         if step.loss is not None:

@@ -58,7 +58,7 @@ class CheckpointFolder:
 
 
 _deletions: list[Future[None]] = []
-"""Old checkpoints that this process is deleting while training continues."""
+"""Old checkpoints this process is deleting while training continues."""
 
 
 def wait_for_deletions() -> None:
@@ -79,7 +79,7 @@ def _delete(folder: Path, *, in_background: bool) -> None:
 
 
 def remove_leftovers(root: Path) -> list[str]:
-    """Remove the files that a killed save left behind, and return their names."""
+    """Remove the files a killed save left behind, and return their names."""
     wait_for_deletions()
     leftovers = [*unfinished_folders(root), *root.glob(f"{TRACKER}{PART}")]
     for path in leftovers:
@@ -188,8 +188,8 @@ def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
 def candidates(root: Path) -> tuple[list[CheckpointFolder], list[str]]:
     """Return the checkpoints, newest first, and what is wrong with those that cannot be opened.
 
-    The tracker is not used, because it may be corrupt, empty, or older than the newest checkpoint
-    (if the process was killed between the two renames).
+    The tracker is not used, since it may be corrupt, empty, or older than the newest checkpoint (if
+    the process was killed between the two renames).
     """
     checkpoints = []
     problems = []

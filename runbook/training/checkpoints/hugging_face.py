@@ -74,7 +74,7 @@ _FIXED: dict[str, object] = {
     # Refers to code that comes with the folder
     "auto_map": (),
 }
-"""Keys that are accepted only with these values."""
+"""Keys accepted only with these values."""
 _ALIASES = {
     "gpt2": {
         "hidden_size": "n_embd",
@@ -105,7 +105,7 @@ class Kind:
     """
 
     architecture: str
-    # Values that our model must have to be exported as this kind
+    # Values our model must have to be exported as this kind
     needed: dict[str, object]
     # Our value for each key in the config
     values: dict[str, str]
@@ -176,7 +176,7 @@ def config_of(model: PlannedModel, end_of_document: int) -> dict[str, object]:
 
 
 def _their_names(model: PlannedModel, kind: Kind) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each weight that our model may have, with its name or names in `transformers`."""
+    """Yield each weight our model may have, with its name or names in `transformers`."""
     shape = model.shape
     for ours, theirs in kind.modules.items():
         # A tied head is the embedding itself, so it is written only once.
@@ -197,7 +197,7 @@ def _their_names(model: PlannedModel, kind: Kind) -> Iterator[tuple[str, tuple[s
 
 
 def _our_shape(name: str, model: PlannedModel) -> tuple[int, ...]:
-    """Return the shape that a weight has in the complete model."""
+    """Return the shape a weight has in the complete model."""
     hidden = model.shape.hidden
     ffn_rows = 2 * model.shape.ffn_hidden if model.shape.gated else model.shape.ffn_hidden
     qkv_heads = model.shape.heads + 2 * model.shape.kv_heads
@@ -220,7 +220,7 @@ def our_shapes(model: PlannedModel) -> dict[str, tuple[int, ...]]:
     """Return the shapes of all weights, including those that `transformers` does not have."""
     has_rotary = model.shape.position_embedding == "rope"
     shapes = {}
-    # GPT-2 in `transformers` has every module that our models may have.
+    # GPT-2 in `transformers` has every module our models may have.
     for name, _ in _their_names(model, kinds()["gpt2"]):
         if _lacks_bias(name, model):
             continue
@@ -301,7 +301,7 @@ def export_folder(
 ) -> dict[str, object]:
     """Write config.json and the weights in float32, in files of the requested size.
 
-    Only one weight is in memory at a time, because a large model would not fit.
+    Only one weight is in memory at a time, since a large model would not fit.
     """
     config = config_of(model, end_of_document)
     their_names = dict(_their_names(model, kinds()[str(config["model_type"])]))
@@ -352,7 +352,7 @@ def export_folder(
 def _make_empty_folder(folder: Path) -> None:
     """Create `folder`.
 
-    Raise `RefusedError` if it is not empty, because existing files are never overwritten.
+    Raise `RefusedError` if it is not empty, since existing files are never overwritten.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -447,7 +447,7 @@ def _write_header(stream: BinaryIO, shapes: Mapping[str, tuple[int, ...]]) -> No
         start = end
 
     text = json.dumps(header).encode()
-    # Padded, so that the tensors that follow are aligned to eight bytes.
+    # Padded to align the following tensors to eight bytes.
     text += b" " * (-len(text) % 8)
     stream.write(len(text).to_bytes(8, "little") + text)
 
@@ -508,7 +508,7 @@ class SourceWeights:
         }
 
     def common_state(self) -> CommonState:
-        """Return zero steps, because the weights were not trained here."""
+        """Return zero steps, since the weights were not trained here."""
         return CommonState(0, {})
 
 
@@ -525,7 +525,7 @@ class ImportedWeights(SourceWeights):
         their_names = dict(_their_names(model, kinds()[kind_of(model)]))
         for ours in their_names:
             if _is_linear_bias(ours) and ours.split(".")[-2] not in biased:
-                # A bias that only the planned model has starts at zero
+                # A bias only the planned model has starts at zero
                 their_names[ours] = ()
 
         shapes: dict[str, tuple[int, ...]] = {}
@@ -542,7 +542,7 @@ class ImportedWeights(SourceWeights):
         super().__init__(model, self._names)
 
     def _refuse_bias(self, names: Iterable[str], folder: Path) -> None:
-        """Raise `RefusedError` if a bias that our model lacks is not zero."""
+        """Raise `RefusedError` if a bias our model lacks is not zero."""
         for name in names:
             if bool(self._files.read(name).any()):
                 raise RefusedError(TrainingMessage.BIAS_NOT_ZERO, folder=folder, name=name)
@@ -752,7 +752,7 @@ def _meaning(theirs: dict[str, object], kind: Kind, model: PlannedModel) -> dict
         if values.get(key) is None:
             values[key] = default
 
-    # Qwen 2 writes a sliding window that it does not use.
+    # Qwen 2 writes a sliding window it does not use.
     if model_type == "qwen2" and not theirs.get("use_sliding_window"):
         values["sliding_window"] = None
     values["rope_type"] = rotary.get("rope_type") or rotary.get("type") or "default"
@@ -846,7 +846,7 @@ class _SafetensorsFiles:
         for plain_name, (file, stored_name) in self._files.items():
             shapes_there[plain_name] = tuple(file.get_slice(stored_name).get_shape())
 
-        # First check the tensors that the model needs, then those that it does not need.
+        # First check the tensors the model needs, then those it does not need.
         compared = {name: shapes_there.pop(_plain(name), ()) for name in shapes}
         compared |= shapes_there
         check_shapes(self._folder, compared, shapes, _BUFFERS)
@@ -870,5 +870,5 @@ class _SafetensorsFiles:
 
 
 def _plain(name: str) -> str:
-    """Return a weight name without the prefix of the model that it was saved in."""
+    """Remove the prefix that a weight name has in the model it was saved in."""
     return name.removeprefix("transformer.").removeprefix("model.")

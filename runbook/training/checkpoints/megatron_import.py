@@ -1,4 +1,4 @@
-"""Reads checkpoints from Megatron-LM, but runs no code that they contain.
+"""Reads checkpoints from Megatron-LM, but runs no code they contain.
 
 It reads the `torch_dist` format and the format with one file per rank.
 """
@@ -33,8 +33,8 @@ _MEGATRON: dict[str, Any] = json.loads(
 """Facts about checkpoints from Megatron-LM.
 
 `not_ours` lists the arguments that change the model if they are set, `absent` how versions that
-lack an argument behave, and `older_names` the names that were used before megatron-core. The other
-entries list weights that tensor parallelism splits, and tensors that are not weights.
+lack an argument behave, and `older_names` the names used before megatron-core. The other entries
+list weights that tensor parallelism splits, and tensors that are not weights.
 """
 _CUT_ROWS = (*PADDED, *_MEGATRON["cut_rows"])
 Stored: TypeAlias = dict[str, tuple[tuple[int, ...], Callable[[], torch.Tensor]]]
@@ -102,7 +102,7 @@ class MegatronWeights(SourceWeights):
 
 
 def _newest(folder: Path) -> Path:
-    """Return the subfolder that the tracker names, or `folder` itself if it has no tracker."""
+    """Return the subfolder the tracker names, or `folder` itself if it has no tracker."""
     tracker = folder / "latest_checkpointed_iteration.txt"
     if not tracker.is_file():
         return folder
@@ -153,7 +153,7 @@ def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int
 def _stored_arguments(arguments: argparse.Namespace) -> argparse.Namespace:
     """Return the options used by the program that saved the checkpoint.
 
-    If an older version lacks an option, the option gets the value that this version implies.
+    If an older version lacks an option, the option gets the value this version implies.
     """
     values: dict[str, Any] = dict(_MEGATRON["absent"])
     for key, value in vars(arguments).items():
@@ -201,7 +201,7 @@ def _planned_arguments(model: PlannedModel) -> dict[str, object]:
         values["max_position_embeddings"] = shape.positions
 
     if not shape.gated:
-        # The GELU in GPT-2 uses tanh. Megatron-LM also has a GELU that uses the error function.
+        # GPT-2 computes GELU with tanh. Megatron-LM also has a GELU that uses the error function.
         values["bias_gelu_fusion"] = True
 
     return values
@@ -258,8 +258,8 @@ def _rank_files(
 ) -> Stored:
     """Return the weights in the files from all tensor and pipeline ranks.
 
-    Shapes are returned immediately. The parts are joined only when a weight is read, so that only
-    one weight is in memory at a time.
+    Shapes are returned immediately. The parts are joined only when a weight is read, to keep only
+    one weight in memory at a time.
     """
     stages = _read_stages(folder, tensor, pipeline)
     pieces_by_key: dict[str, list[torch.Tensor]] = {}

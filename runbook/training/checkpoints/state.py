@@ -61,7 +61,7 @@ class TrainingProgress:
     skipped: int = 0
     nan: int = 0
     passed_over: list[list[int]] = field(default_factory=list)
-    """First and last sample in each step that was skipped since a rollback."""
+    """First and last sample in each step skipped since a rollback."""
 
 
 def model_shape(spec: PhasePlan) -> dict[str, object]:
@@ -121,7 +121,7 @@ def tracker_states() -> dict[str, torch.Tensor]:
 def restore_tracker_states(stored: Mapping[str, torch.Tensor]) -> None:
     """Restore the states in the random generator tracker from megatron-core.
 
-    Generators stay the same objects, because CUDA graphs refer to them.
+    Generators stay the same objects, since CUDA graphs refer to them.
     """
     tracker = get_cuda_rng_tracker()
     states: dict[str, torch.Tensor | torch.Generator] = dict(stored)
@@ -183,8 +183,8 @@ class PendingSave:
             "data_cache": dict(data_cache or {}),
             "saved_at": time.time(),
         }
-        # On a GPU the state is always copied, because the writer in torch would copy one tensor at
-        # a time to new, unpinned memory.
+        # On a GPU the state is always copied, because the torch writer would copy one tensor at a
+        # time to new, unpinned memory.
         copies = engine.host_copies if in_background or on_gpu() else None
         if copies is not None:
             copies.begin_save()
@@ -275,7 +275,7 @@ class PendingSave:
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """The checkpoint that a run resumes from, and what is wrong with newer ones."""
+    """The checkpoint a run resumes from, and what is wrong with newer ones."""
 
     progress: TrainingProgress
     folder: Path
@@ -283,7 +283,7 @@ class LoadedCheckpoint:
     # Values that differ from the plan and change the training
     changes: list[str]
     harmless: list[str]  # Values that differ without changing the training
-    # Whether a different engine wrote the checkpoint, so that its optimizer state was not loaded
+    # Whether the optimizer state was not loaded because a different engine wrote the checkpoint
     weights_only: bool
     # What was wrong with the tracker, which is then rewritten; empty if nothing was
     tracker_fault: str

@@ -1,10 +1,10 @@
 """Writes the `torch_dist` layout with the plain torch writer, and reads it without running code.
 
-The writer in megatron-core forks a manager and a process for each file. These processes outlive a
+The megatron-core writer forks a manager and a process for each file. These processes outlive a
 killed rank, and they report a full disk only indirectly. Here the plain torch writer writes the
 same layout in this process, with fsync.
 
-To get any part of a stored tensor, the reader in torch loads the whole tensor into memory.
+To get any part of a stored tensor, the torch reader loads the whole tensor into memory.
 `StoredShards` reads only the bytes in a range. So each rank needs memory only for its own part, and
 the replicas together read each number once.
 
@@ -105,7 +105,7 @@ class ShardWriter:
         self._plan = self._agree_on_plan(shards_by_key)
 
     def _agree_on_plan(self, shards_by_key: dict[str, list[Any]]) -> Any:
-        """Return the plan for this rank, which lists the tensors and objects that it writes.
+        """Return the plan for this rank, which lists the tensors and objects it writes.
 
         If more than one rank has a tensor, rank 0 assigns the tensor to one of them.
         """
@@ -127,7 +127,7 @@ class ShardWriter:
             agreed, self._metadata = planner.create_global_plan(local_plans)
             return writer.prepare_global_plan(agreed)
 
-        # All ranks call this, so that an error on rank 0 is raised everywhere.
+        # All ranks call this, to raise an error on rank 0 everywhere.
         plans = run_on_all_ranks(plan_of_each_rank)
         received: list[Any] = [None]
         torch.distributed.scatter_object_list(received, plans)
@@ -183,12 +183,12 @@ class ShardWriter:
 
 FILE_BYTES = 2**30
 MOST_FILES = 4
-"""Maximum number of files that a rank on a GPU writes.
+"""Maximum number of files a rank on a GPU writes.
 
 On a GPU, a rank uses one more file and thread for every `FILE_BYTES` of data, up to this maximum.
 
-On a CPU, a rank writes one file, because the cores are busy computing. If weights are read during
-the save, torch keeps all weights for a file in memory, so imported weights are spread over as many
+On a CPU, a rank writes one file, since the cores are busy computing. If weights are read during the
+save, torch keeps all weights for a file in memory, so imported weights are spread over as many
 files as needed.
 """
 
@@ -198,7 +198,7 @@ Place: TypeAlias = tuple[str, tuple[int, ...]]
 
 
 def _shards_by_key(state: State) -> dict[str, list[Shard]]:
-    """Return this rank's part of `state` in the form that the megatron-core planner expects."""
+    """Return this rank's part of `state` in the form the megatron-core planner expects."""
     shards: dict[str, list[Shard]] = {}
     for shard in _shards_written_here(state):
         # Objects from different ranks share a key and differ in their position.
@@ -213,13 +213,13 @@ def _shards_by_key(state: State) -> dict[str, list[Shard]]:
 
 
 def _files_and_threads(num_bytes: int, *, is_read: bool) -> tuple[int, int]:
-    """Return the number of files that this rank writes, and the number of threads.
+    """Return the number of files this rank writes, and the number of threads.
 
     On a CPU the other ranks use the cores, so each rank writes one file.
     """
     num_files = 1 + num_bytes // FILE_BYTES
     if is_read:
-        # The files are written one at a time, so that only one imported weight is in memory
+        # The files are written one at a time, to keep only one imported weight in memory
         return num_files, 1
 
     if not on_gpu():
@@ -234,7 +234,7 @@ def _lookup(
     keys_without_data: Collection[str],
     read: Callable[[str], torch.Tensor] | None,
 ) -> Callable[[Any], Any]:
-    """Return a function that the writer can call to get the data for an item.
+    """Return a function the writer can call to get the data for an item.
 
     The data is read from imported weights, or taken from a host copy or from the state.
     """
@@ -253,8 +253,8 @@ def _lookup(
 def _copy_to_host(shards: list[ShardedTensor], copies: HostCopies) -> dict[Place, torch.Tensor]:
     """Return host copies of the tensors in shards, and leave only the shapes in the shards.
 
-    A state that was gathered from a GPU is already on the host. torch would mark pinned tensors as
-    pinned in the metadata, and megatron-core cannot load such a checkpoint.
+    A state gathered from a GPU is already on the host. torch would mark pinned tensors as pinned in
+    the metadata, and megatron-core cannot load such a checkpoint.
     """
     host = {}
     for shard in shards:
@@ -274,7 +274,7 @@ def _copy_to_host(shards: list[ShardedTensor], copies: HostCopies) -> dict[Place
 
 
 def _sum_while_writing(writer: FileSystemWriter) -> dict[str, Any]:
-    """Return the sha256 for every file that the writer will write, by name.
+    """Return the sha256 for every file the writer will write, by name.
 
     The files are written sequentially, and the checksums are complete once all files are written.
     """
@@ -300,7 +300,7 @@ def _sum_while_writing(writer: FileSystemWriter) -> dict[str, Any]:
 
 
 def state_bytes(state: State) -> int:
-    """Return the number of tensor bytes that all ranks together will write."""
+    """Return the number of tensor bytes all ranks together will write."""
     rank_bytes = 0
     for shard in _shards_written_here(state):
         if isinstance(shard, ShardedTensor):
@@ -353,7 +353,7 @@ class Box(NamedTuple):
 
     @classmethod
     def of(cls, offsets: Sequence[int], sizes: Sequence[int]) -> Box:
-        """Return the rectangle that a part of a tensor covers.
+        """Return the rectangle a part of a tensor covers.
 
         >>> Box.of((4, 0), (2, 8)), Box.of((4,), (2,))
         (Box(top=4, left=0, height=2, width=8), Box(top=4, left=0, height=2, width=1))
@@ -447,8 +447,7 @@ class StoredShards:
 
         A piece of optimizer state is a flat range in a matrix. The range consists of up to three
         boxes: part of a row, whole rows, and part of a row. A checkpoint with a different layout
-        stores the matrix in different chunks, so each box is filled from the chunks that it
-        overlaps.
+        stores the matrix in different chunks, so each box is filled from the chunks it overlaps.
         """
         described: Any = self.description.state_dict_metadata.get(piece.key)
         stored_size = tuple(getattr(described, "size", ()))
@@ -700,7 +699,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _BoundedReads:
-    """A stream that refuses reads beyond the end, because a pickle may ask for 2^40 bytes."""
+    """A stream that refuses reads beyond the end, since a pickle may ask for 2^40 bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -750,7 +749,7 @@ COMMON_FILE = "common.pt"
 COMMON_STATE = "common_state"
 """Since 0.19, megatron-core stores everything except the tensors in an object with this name."""
 MAX_COMMON_BYTES = 256 * 2**20
-"""Largest object that is read into memory. Arguments and counters take up a few kilobytes."""
+"""Largest object read into memory. Arguments and counters take up a few kilobytes."""
 
 
 def read_common(folder: Path, description: metadata.Metadata) -> Any:
@@ -928,7 +927,7 @@ def _check_tensor_sizes(folder: Path, description: metadata.Metadata) -> None:
 
 
 def _described_bytes(tensor: metadata.TensorStorageMetadata) -> int | None:
-    """Return how many bytes the tensor in an entry has, or None if the entry is not a tensor."""
+    """Return the size in bytes of the tensor in an entry, or None if the entry is not a tensor."""
     try:
         num_bytes = math.prod(tensor.size) * tensor.properties.dtype.itemsize
         lengths = [*tensor.size]

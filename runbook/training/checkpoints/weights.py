@@ -1,4 +1,4 @@
-"""Reads complete weights from a checkpoint one at a time, by module name in megatron-core."""
+"""Reads complete weights from a checkpoint one at a time, by megatron-core module name."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class WholeWeights:
                 raise RefusedError(
                     TrainingMessage.WEIGHT_OF_ANOTHER_MODEL, folder=self.folder, name=name
                 )
-            # The key of the float32 copy that the optimizer updates
+            # The key of the float32 copy the optimizer updates
             master = f"optimizer.state.fp32_param.{key}"
             stored[name] = master if masters and master in described else key
 
@@ -104,12 +104,12 @@ _FUSED_NORMS = {
 }
 """Names used for norms in a checkpoint.
 
-megatron-core stores a norm with the following matrix, because Transformer Engine fuses them.
+megatron-core stores a norm with the following matrix, since Transformer Engine fuses them.
 """
 
 
 def stored_key(name: str) -> str:
-    """Return the name that a weight has in a checkpoint.
+    """Return the name a weight has in a checkpoint.
 
     >>> stored_key("decoder.layers.3.input_layernorm.weight")
     'decoder.layers.3.self_attention.linear_qkv.layer_norm_weight'

@@ -58,7 +58,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self.adam = optimizers.deepspeed_adam(spec, self.model)
         # Gradient norm in fp32 training without ZeRO, which DeepSpeed does not store
         self.norm = math.nan
-        # Whether there are gradients that no optimizer step has used yet
+        # Whether there are gradients no optimizer step has used yet
         self.waiting = False
         self.discards = False
         join_deepspeed()
@@ -148,8 +148,8 @@ class DeepSpeedEngine(engine.TrainingEngine):
     def _clip(self) -> None:
         """Clip the gradients in fp32.
 
-        DeepSpeed does not store the norm that it uses for clipping, and computes no norm if
-        clipping is off.
+        DeepSpeed does not store the norm it uses for clipping, and computes no norm if clipping is
+        off.
         """
         limit = self.spec.optimizer.clip_gradient or math.inf
         weights = list(self.engine.module.parameters())

@@ -224,9 +224,9 @@ class Vocabulary(torch.nn.Module):
 def _count_once(gpt: Any) -> None:
     """Mark the weights so that the DeepSpeed gradient norm includes each parameter exactly once.
 
-    On all ranks but the first, the fp32 norm in DeepSpeed includes only weights that are marked as
-    sharded. Without marks, it would omit the biases and norms on later stages, and count the tied
-    weight twice.
+    On all ranks but the first, the DeepSpeed fp32 norm includes only weights marked as sharded.
+    Without marks, it would omit the biases and norms on later stages, and count the tied weight
+    twice.
     """
     first_of_tensor = parallel_state.get_tensor_model_parallel_rank() == 0
     for weight in gpt.parameters():

@@ -24,7 +24,7 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import on_gpu
 
-# The oldest DeepSpeed version that the engine was tested with; the engine relies on undocumented
+# The oldest DeepSpeed version the engine was tested with; the engine relies on undocumented
 # behavior
 OLDEST_VERSION = (
     0,
@@ -98,7 +98,7 @@ def initialize_engine(
             config=config,
         )
 
-    # DeepSpeed gives its own process groups the default timeout in torch, which is half an hour.
+    # DeepSpeed gives its own process groups the torch default timeout of half an hour.
     timeout = datetime.timedelta(seconds=spec.limits.process_group_timeout_seconds)
     for group in list(distributed_c10d._world.pg_map):
         distributed_c10d._set_pg_timeout(timeout, group)
@@ -106,7 +106,7 @@ def initialize_engine(
 
 
 def quiet_stdout() -> contextlib.AbstractContextManager[Any]:
-    """Discard standard output in this block, because DeepSpeed prints to it."""
+    """Discard standard output in this block, since DeepSpeed prints to it."""
     return contextlib.redirect_stdout(io.StringIO())
 
 
@@ -115,9 +115,9 @@ def local_rank_variable() -> Iterator[None]:
     """Set the variable that tells DeepSpeed which GPU belongs to this rank.
 
     DeepSpeed uses LOCAL_RANK as the GPU number. This is wrong if each rank sees only one GPU, and
-    srun does not set the variable at all. LOCAL_RANK stays set, because ZeRO 3 reads it again in
-    the first forward pass. DeepSpeed also requires the variable set by Open MPI to have the same
-    value, so that variable is removed and restored afterwards.
+    srun does not set the variable at all. LOCAL_RANK stays set, since ZeRO 3 reads it again in the
+    first forward pass. DeepSpeed also requires the variable set by Open MPI to have the same value,
+    so that variable is removed and restored afterwards.
     """
     os.environ["LOCAL_RANK"] = str(torch.cuda.current_device() if on_gpu() else 0)
     open_mpi = os.environ.pop("OMPI_COMM_WORLD_LOCAL_RANK", None)

@@ -3,11 +3,11 @@
 This module also defines the single form in which every engine saves the Adam state.
 
 The `fully_reshardable` form in which megatron-core saves the distributed optimizer does not load
-with the Adam in torch (a missing 'step'), and the `dp_reshardable` form ties a checkpoint to the
+with the torch Adam (a missing 'step'), and the `dp_reshardable` form ties a checkpoint to the
 layout of the gradient buffers. Here each weight has three float32 tensors with the same shape,
 `optimizer.state.{fp32_param,exp_avg,exp_avg_sq}.<weight>`. They are divided over tensor and
-pipeline ranks like the weight, and each replica reads the range that it owns. So a checkpoint can
-be loaded with any layout.
+pipeline ranks like the weight, and each replica reads the range it owns. So a checkpoint can be
+loaded with any layout.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class StepClock:
 
     The host only queues work for a GPU, so a clock on the host cannot measure that work. On a GPU,
     events in the stream mark the beginning and the end of each part. They are read after the loop
-    has waited for the GPU anyway, so that reading them takes no time.
+    has waited for the GPU anyway, so it takes no time to read them.
     """
 
     def __init__(self, make_event: Callable[[], Any] | None = None) -> None:
@@ -99,7 +99,7 @@ class StepClock:
                 self._spans.setdefault(part, []).append((start, self._mark()))
 
     def timed(self, collective: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function to count the time that it takes.
+        """Wrap a function to count the time it takes.
 
         If it returns a handle, waiting for the handle is counted too.
         """
@@ -164,7 +164,7 @@ class OptimizerUpdate:
     skipped: bool
     loss_scale: float
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """Other numbers that an engine computes in a step, by their names in metrics.jsonl.
+    """Other numbers an engine computes in a step, by their names in metrics.jsonl.
 
     The last rank's numbers are written to metrics.jsonl, TensorBoard and the trackers.
     """
@@ -207,7 +207,7 @@ class WeightPart:
             state = self.adam.state[self.main]
             if kind not in state:
                 state[kind] = torch.zeros_like(self.main, dtype=torch.float32, requires_grad=False)
-                # The Adam in torch creates the whole state at once. An Adam that counts steps per
+                # The torch Adam creates the whole state at once. An Adam that counts steps per
                 # group does not store a step here.
                 if "step" not in {*state, *self.adam.param_groups[0]}:
                     self.set_steps(0)
@@ -217,12 +217,12 @@ class WeightPart:
         return whole.view(-1).narrow(0, self.offset, self.stop - self.start)
 
     def num_steps(self) -> int:
-        """Return how many steps Adam has taken. Skipped steps do not count."""
+        """Return the number of steps taken by Adam. Skipped steps do not count."""
         groups = (int(group.get("step", 0)) for group in self.adam.param_groups)
         return max([int(self.adam.state[self.main].get("step", 0)), *groups])
 
     def set_steps(self, steps: int) -> None:
-        """Set how many steps Adam has taken."""
+        """Set the number of steps taken by Adam."""
         if "step" not in self.adam.param_groups[0]:
             self.adam.state[self.main]["step"] = torch.tensor(float(steps), device=self.main.device)
         self.set_group_steps(steps)
@@ -252,7 +252,7 @@ class Destination:
 
 @dataclass(frozen=True)
 class OwnTensor:
-    """A flat tensor in the state on this rank, with the name that it has in a checkpoint."""
+    """A flat tensor in the state on this rank, with the name it has in a checkpoint."""
 
     name: str
     tensor: torch.Tensor
@@ -289,7 +289,7 @@ class TrainingEngine(abc.ABC):
     def __init__(self, spec: PhasePlan, models: list[Any]) -> None:
         self.spec = spec
         self.models = models
-        # The tensors that a checkpoint contains for each weight, in addition to the weight itself
+        # The tensors a checkpoint contains for each weight, in addition to the weight itself
         self.state_kinds = (MASTER, *spec.optimizer.moments)
         # The shape of each weight and its position in the complete model, recorded before ZeRO 3
         # shards the weights
@@ -347,7 +347,7 @@ class TrainingEngine(abc.ABC):
     def _restore_scaler(self, values: dict[str, float]) -> None: ...
 
     def _gather(self, weight: torch.nn.Parameter) -> contextlib.AbstractContextManager[Any]:
-        """Gather a weight that ZeRO 3 has sharded, so that it can be read within the block."""
+        """Gather a weight sharded by ZeRO 3, to read it within the block."""
         return contextlib.nullcontext()
 
     def sharded_state(self) -> State:
@@ -520,7 +520,7 @@ class TrainingEngine(abc.ABC):
         return None
 
     def _share(self, destinations: Iterable[Destination]) -> None:
-        """Send data that one replica has read to the other replicas."""
+        """Send data one replica has read to the other replicas."""
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         for shared in destinations:
             if shared.reader is not None and group.size() > 1:
@@ -538,7 +538,7 @@ class TrainingEngine(abc.ABC):
     def _writers(self, weights: State) -> dict[str, int]:
         """Return which replica writes each weight and the optimizer states for it.
 
-        That replica also reads the data that all replicas need.
+        That replica also reads the data all replicas need.
         """
         sizes = {}
         for name, shard in trained_weights(weights):
@@ -550,9 +550,9 @@ class TrainingEngine(abc.ABC):
         )
 
     def num_parameters(self) -> int:
-        """Return how many parameters are trained in the complete model.
+        """Return the number of trained parameters in the complete model.
 
-        Each rank counts the parameters that it is the main replica of, and the counts are summed.
+        Each rank counts the parameters it is the main replica of, and the counts are summed.
         """
         count = 0
         for _, shard in trained_weights(self.weights()):
@@ -585,10 +585,10 @@ SHORTEST_SAMPLE = 64
 
 
 def sampling_length(length: int, positions: int, multiple: int = 1) -> int:
-    """Return the number of tokens that a text is padded to for scoring.
+    """Return the number of tokens a text is padded to for scoring.
 
-    The number is a power of two, so that few shapes are compiled while a text grows by one token at
-    a time. Padding after a token does not change the scores for it. The result is a multiple of
+    The number is a power of two, to compile only few shapes while a text grows by one token at a
+    time. Padding after a token does not change the scores for it. The result is a multiple of
     `multiple`, and at most the number of positions unless the text is longer.
 
     >>> [sampling_length(length, 1000) for length in (3, 64, 65, 600, 1002)]
@@ -607,7 +607,7 @@ def whole_shape(weight: torch.Tensor) -> torch.Size:
 
 
 def assign_writers(sizes: dict[str, int], copies: int) -> dict[str, int]:
-    """Assign items to replicas so that all of them write about the same amount.
+    """Assign items to replicas, to let all of them write about the same amount.
 
     Items are assigned in order of decreasing size, each to the replica with the least data.
 

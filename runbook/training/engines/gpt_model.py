@@ -3,7 +3,7 @@
 The seed, the weight name and the position in the weight determine each initial value, so each rank
 generates only its own values. A counter-based generator (Philox in numpy, with the same stream in
 every version) is set to the positions in the slice on a rank. So every layout starts from exactly
-the weights that a single process would start from, and losses can be compared digit by digit.
+the weights a single process would start from, and losses can be compared digit by digit.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class Gpt(GPTModel):  # type: ignore[misc]
     """GPTModel with our cross entropy, which ignores vocabulary padding.
 
-    The cross entropy in megatron-core includes the padding.
+    The megatron-core cross entropy includes the padding.
     """
 
     vocabulary = 0
@@ -119,7 +119,7 @@ def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
         if draw:
             fill_first_weights(sharded_weights(model), spec.model, spec.seed)
         else:
-            # No initial values are needed, because a checkpoint will be loaded
+            # No initial values are needed, since a checkpoint will be loaded
             torch._foreach_zero_([weight.data for weight in model.parameters()])
 
         chunks.append(model)
@@ -147,7 +147,7 @@ def _use_own_kernels(model: Gpt, parts: frozenset[str], *, in_8_bits: bool) -> N
     """
     if "linear" in parts or not on_gpu():
         linear.use_own_layers(model, in_8_bits=in_8_bits)
-    # Triton is imported only if it is used, because CPU builds of torch do not include it.
+    # Triton is imported only if it is used, since CPU builds of torch do not include it.
     if "layers" in parts:
         from runbook.training.kernels import layer
 
@@ -160,7 +160,7 @@ def _use_own_kernels(model: Gpt, parts: frozenset[str], *, in_8_bits: bool) -> N
 
 
 def _mark_cut_weights(model: GPTModel) -> None:
-    """Mark the weights that are sharded over tensor-parallel ranks.
+    """Mark the weights sharded over tensor-parallel ranks.
 
     Megatron-core marks weights only if it initializes them. A weight without this mark counts as
     replicated, and the gradient norm then omits the parts on other ranks.
@@ -312,7 +312,7 @@ def _activation(spec: PhasePlan) -> tuple[Callable[[torch.Tensor], torch.Tensor]
 
         _dynamo.config.suppress_errors = True
 
-    # GELU in GPT-2 is the tanh form. The fused GELU in megatron-core is also the tanh form,
+    # GPT-2 uses the tanh form of GELU. The fused GELU in megatron-core is also the tanh form,
     # although the configuration names the exact form. It requires a bias.
     if fused and shape.biases:
         gelu = torch.nn.functional.gelu
@@ -334,7 +334,7 @@ With the value 0, Transformer Engine is not used even if it is installed.
 
 def uses_transformer_engine(engine: str) -> bool:
     """Return whether Transformer Engine provides the layers."""
-    # DeepSpeed gathers and releases the weights in megatron-core layers module by module.
+    # DeepSpeed gathers and releases weights in megatron-core layers module by module.
     is_wanted = (
         engine == "megatron-core" and os.environ.get(TRANSFORMER_ENGINE_VARIABLE, "1") != "0"
     )
@@ -384,7 +384,7 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         """Compute causal attention, and ignore any mask that is passed."""
         key = whole_sequence(key)
         value = whole_sequence(value)
-        # From [s, b, h, d] to [b, h, s, d]. Views are enough, because the kernels accept any stride
+        # From [s, b, h, d] to [b, h, s, d]. Views are enough, since the kernels accept any stride
         # over heads and sequence.
         query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
         dropout = self.config.attention_dropout if self.training else 0.0
@@ -414,8 +414,7 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         places = (context.rank(), 2 * context.size() - 1 - context.rank())
         length = query.shape[2] // 2
         visible = [(position + 1) * length for position in places]
-        # Keys and values are copied, so that the tensor with all queries, keys and values can be
-        # freed.
+        # Keys and values are copied, to free the tensor with all queries, keys and values.
         pieces = [piece.contiguous() for piece in torch.split(query, length, 2)]
         mixed = []
         for piece, end in zip(pieces, visible, strict=True):
@@ -497,11 +496,11 @@ def whole_sequence(own_piece: torch.Tensor) -> torch.Tensor:
 class Norm:
     """LayerNorm or RMSNorm from torch.
 
-    The wrapper around these norms in megatron-core does not support sequence parallelism.
+    The megatron-core wrapper around these norms does not support sequence parallelism.
 
     A norm works on one token at a time, so a part of the sequence is enough. All tensor-parallel
     ranks have the same weights, but each rank applies them to different tokens. The weights are
-    marked so that their gradients are summed over these ranks.
+    marked to sum their gradients over these ranks.
     """
 
     def __new__(
@@ -532,7 +531,7 @@ The numbers in a panel are generated row by row, so that both row slices and col
 of long runs. If a slice ends within a panel, the rank generates the full width of the panel.
 """
 ROWS = 512
-"""Number of panel rows to generate at a time, so that they stay in the processor cache."""
+"""Number of panel rows to generate at a time, chosen to stay in the processor cache."""
 _NUMBERS_A_STEP = 8
 """Number of normal random numbers per counter step in the generator.
 
@@ -547,8 +546,8 @@ MOST_THREADS = 8
 With more threads, numbers would be generated faster than the bus to the GPU can copy them.
 """
 SMALL_BLOCK = 2**18
-"""A weight smaller than this is generated without threads, because starting threads would take
-longer.
+"""A weight smaller than this is generated in a single thread, since it would take longer to start
+threads.
 """
 
 

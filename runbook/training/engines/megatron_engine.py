@@ -30,7 +30,7 @@ Losses: TypeAlias = list[torch.Tensor]
 
 
 class MegatronEngine(engine.TrainingEngine):
-    """GPTModel and optimizer, trained with the schedules in megatron-core."""
+    """GPTModel and optimizer, trained with megatron-core schedules."""
 
     def __init__(self, spec: PhasePlan, *, draw: bool = True) -> None:
         super().__init__(spec, gpt_model.build_model(spec, draw=draw))
@@ -192,7 +192,7 @@ class MegatronEngine(engine.TrainingEngine):
                 if weight.grad is not None:
                     gradients.append(weight.grad)
 
-            # On a CPU, clipping in megatron-core copies the gradients.
+            # On a CPU, megatron-core would copy the gradients to clip them.
             torch._foreach_mul_(gradients, limit / (norm + 1e-6))
 
         self.optimizer.step_with_ready_grads()
@@ -236,7 +236,7 @@ class MegatronEngine(engine.TrainingEngine):
     def sharded_state(self) -> State:
         """Return the sharded state.
 
-        Weights that the next forward pass would gather are gathered before they are saved.
+        Weights the next forward pass would gather are gathered before they are saved.
         """
         self._complete_weights()
         return super().sharded_state()
@@ -244,7 +244,7 @@ class MegatronEngine(engine.TrainingEngine):
     def own_tensors(self) -> list[engine.OwnTensor]:
         """Return the tensors on this rank.
 
-        Weights that the next forward pass would gather are gathered first.
+        Weights the next forward pass would gather are gathered first.
         """
         self._complete_weights()
         return super().own_tensors()

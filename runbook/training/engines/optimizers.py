@@ -19,7 +19,7 @@ def shares_optimizer(spec: PhasePlan) -> bool:
 
 
 def _megatron_config(spec: PhasePlan) -> OptimizerConfig:
-    """Return the arguments for Adam in megatron-core and for the loss scale."""
+    """Return the arguments for the megatron-core Adam and the loss scale."""
     return OptimizerConfig(
         optimizer="adam",
         lr=spec.learning_rate.peak,

@@ -44,7 +44,7 @@ class Heartbeat:
     step: int = 0
     # What the rank is doing: a step, an evaluation, a save, or something between these
     activity: str = "starting"
-    # Innermost source line that the main thread is executing
+    # Innermost source line the main thread is executing
     where: str = ""
     steps: int = 0  # Complete steps since the first one
     # Seconds since boot, which a clock change does not affect
@@ -66,7 +66,7 @@ class Heartbeat:
     def age(self) -> float:
         """Return the seconds since this heartbeat.
 
-        This age can only be computed on the machine that the rank runs on.
+        This age can only be computed on the machine the rank runs on.
         """
         return uptime() - self.uptime
 
@@ -280,7 +280,7 @@ class HeartbeatWriter:
 
 
 def _main_thread_line() -> str:
-    """Return the innermost source line that the main thread is executing."""
+    """Return the innermost source line the main thread is executing."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     if frame:
         return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"

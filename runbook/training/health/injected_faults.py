@@ -24,7 +24,7 @@ class NoFaults:
         """Called when a step begins."""
 
     def loss(self, loss: float, iteration: int) -> float:
-        """Return the loss that the trainer sees for a step."""
+        """Return the loss the trainer sees for a step."""
         return loss
 
     def begin_computation(self, iteration: int, number: int) -> None:
@@ -51,7 +51,7 @@ armed = NoFaults()
 
 
 def faults_from(environment: Mapping[str, str], rank: int) -> NoFaults:
-    """Return the faults that the environment variable sets for this rank and job folder."""
+    """Return the faults the environment variable sets for this rank and job folder."""
     faults = NoFaults()
     text = environment.get(VARIABLE, "")
     if text:

@@ -127,7 +127,7 @@ def host_bytes() -> int:
 
 
 def host_bytes_left() -> int:
-    """Return how many bytes of memory are available without swapping, as estimated by Linux."""
+    """Return the bytes of memory available without swapping, as estimated by Linux."""
     lines = Path("/proc/meminfo").read_text("ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 

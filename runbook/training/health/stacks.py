@@ -27,7 +27,7 @@ POLL_SECONDS = 0.01
 def own_stacks() -> str:
     """Return the stacks of all threads in this process, in the same format as faulthandler.
 
-    The main thread comes first, because it is the one that the other ranks wait for.
+    The main thread comes first, because it is the one the other ranks wait for.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
@@ -43,14 +43,14 @@ def own_stacks() -> str:
 
 
 def read_stacks(file: Path, seconds: float) -> str:
-    """Return the stacks that a stuck rank wrote, or an empty text if none arrive in time."""
+    """Return the stacks a stuck rank wrote, or an empty text if none arrive in time."""
     deadline = time.monotonic() + seconds
     text = ""
     while time.monotonic() < deadline:
         before = text
         with contextlib.suppress(OSError):
             text = file.read_text(encoding="utf-8", errors="replace")
-        # Unchanged text is complete, because one call writes all of it
+        # Unchanged text is complete, since one call writes all of it
         if text and text == before:
             break
         time.sleep(POLL_SECONDS)

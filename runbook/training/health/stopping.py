@@ -7,7 +7,7 @@ from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 SECONDS_LEFT_VARIABLE = "RUNBOOK_SECONDS_LEFT"
-"""Environment variable with the number of seconds that the job has left when the ranks start.
+"""Environment variable with the number of seconds the job has left when the ranks start.
 
 The job script sets the variable if it knows the time limit.
 """

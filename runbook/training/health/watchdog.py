@@ -88,7 +88,7 @@ def find_hangs(beats: Sequence[Heartbeat]) -> list[Hang]:
 
 
 def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int]]:
-    """Return the ranks that wait for other ranks, and the ranks that they wait for."""
+    """Return the ranks that wait for other ranks, and the ranks they wait for."""
     groups: dict[str, list[tuple[int, int]]] = {}
     waiting = set[int]()
     awaited = set[int]()
@@ -127,13 +127,13 @@ class HangReports:
     """Reports that machines exchange through the shared store once no rank makes progress.
 
     No files are used. On each machine, the first healthy rank reports the heartbeats from all ranks
-    there. The first machine reads all reports and names the rank that the others are waiting for.
-    The machine that this rank runs on kills it.
+    there. The first machine reads all reports and names the rank the others are waiting for. The
+    machine this rank runs on kills it.
     """
 
     world_size: int
     local: range
-    # A separate connection is used, because the main thread may be waiting on its own
+    # A separate connection is used, since the main thread may be waiting on its own
     clone_store: Callable[[], Any]
     _store: Any = None
     _next_look: float = 0.0
@@ -168,7 +168,7 @@ class HangReports:
         return hangs
 
     def _withdraw(self, machine: int) -> None:
-        """Delete the report from this machine, because a rank is making progress again."""
+        """Delete the report from this machine, since a rank is making progress again."""
         if not self._next_look:
             return
         self._store.delete_key(f"hang {machine}")
@@ -286,7 +286,7 @@ class Watchdog:
     def _show_stacks(self, own_beat: Heartbeat) -> None:
         """Write the stacks when this rank gets stuck.
 
-        No other rank can read them as safely, because only this thread holds the GIL.
+        No other rank can read them as safely, since only this thread holds the GIL.
         """
         if own_beat.stuck and not self._has_shown_stacks:
             self.heartbeat.write_stacks()
@@ -530,7 +530,7 @@ def message_key(
     own_rank: int,
     peer: int,
 ) -> str:
-    """Return the name that a rank uses to count messages to or from `peer`.
+    """Return the name a rank uses to count messages to or from `peer`.
 
     The receiver counts messages under `recv`, and the sender counts them under `send`.
 
@@ -553,7 +553,7 @@ def is_inside() -> bool:
 def entered() -> dict[str, int]:
     """Return the number of collectives per group, and the number of messages per direction.
 
-    A group that this rank has not used has a count of 0.
+    A group this rank has not used has a count of 0.
     """
     from torch.distributed import distributed_c10d
 
@@ -566,7 +566,7 @@ def entered() -> dict[str, int]:
 
 
 KEEPS_ITS_TIMEOUT = "near copies"
-"""Description used for the process group that only a background thread waits on.
+"""Description used for the process group only a background thread waits on.
 
 That thread notices by itself when the partner is lost.
 """
@@ -594,7 +594,7 @@ def switch_recorder_on(folder: Path) -> None:
     """Turn on the NCCL flight recorder, with a dump when a group times out.
 
     The environment variables are valid for torch 2.10 to 2.13. Call this before the groups are
-    created. Variables that the job has set are kept.
+    created. Variables the job has set are kept.
     """
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     os.environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(folder / "torch-collectives-"))

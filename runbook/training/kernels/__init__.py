@@ -1,1 +1,1 @@
-"""Our own layers, loss and gradient norm, which replace those in megatron-core."""
+"""Our own layers, loss and gradient norm, used in place of the megatron-core ones."""

@@ -1,14 +1,14 @@
 """Attention and cross entropy, computed in blocks.
 
-The flash kernel for CPUs in torch computes 16-bit attention in float32 tiles. Here the attention
-from a block of queries to all keys up to the end of the block consists of two plain matmuls, which
+The torch flash kernel for CPUs computes 16-bit attention in float32 tiles. Here the attention from
+a block of queries to all keys up to the end of the block consists of two plain matmuls, which
 oneDNN computes in bf16. This takes about half as long as the flash kernel, forward and backward (8
 heads of 64, 1,024 tokens: 26 ms instead of 55 ms on one Zen 5 core; 2,048 tokens: 162 ms instead of
 263 ms; torch 2.13, 2026-11-21). In float32, the flash kernel is just as fast and is used instead.
 Only the inputs and the output are kept for the backward pass, which recomputes the probabilities of
 each block.
 
-The cross entropy in megatron-core creates float32 copies of all logits (206 MB for 1,024 tokens and
+The megatron-core cross entropy creates float32 copies of all logits (206 MB for 1,024 tokens and
 the GPT-2 vocabulary), and keeps one copy for the backward pass. Here only one block of logits is in
 float32 at a time. The gradient overwrites the logits, which are not read again. Sums are in float32
 for logits in any number format, and the gradient is rounded to that format once. If the vocabulary
@@ -28,7 +28,7 @@ NUM_BLOCKS = 4
 
 
 def blocked_is_faster(query: torch.Tensor, key: torch.Tensor, dropout: float) -> bool:
-    """Return whether blocked attention is faster for these tensors than attention in torch."""
+    """Return whether blocked attention is faster for these tensors than torch attention."""
     on_cpu = query.device.type == "cpu" and query.dtype in (torch.bfloat16, torch.float16)
     return on_cpu and not dropout and query.shape == key.shape and query.shape[2] % NUM_BLOCKS == 0
 
@@ -99,7 +99,7 @@ def _probabilities(query: torch.Tensor, key: torch.Tensor, rows: slice) -> torch
 
 
 _BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**28}
-"""Bytes that the float32 numbers in a block take.
+"""Bytes the float32 numbers in a block take.
 
 A block fits into the cache on a CPU, or is large enough to keep a GPU busy.
 """

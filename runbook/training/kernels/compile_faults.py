@@ -1,8 +1,8 @@
 """Reports in the job log which operations run slower because they could not be compiled.
 
 A missing compiler or an old driver does not change the loss: `training.kernels: auto` falls back to
-the kernels in megatron-core, and a function that torch cannot compile is computed operation by
-operation. Users should know about either case, because steps take longer.
+megatron-core kernels, and a function that torch cannot compile is computed operation by operation.
+Users should know about either case, since steps take longer.
 """
 
 import logging
@@ -13,7 +13,7 @@ from runbook.training.ranks import on_gpu
 
 DYNAMO_LOGGER = "torch._dynamo"
 NOT_COMPILED = "WON'T CONVERT"
-"""How the torch warning about a function that it cannot compile begins (torch 2.6 to 2.13)."""
+"""How the torch warning about a function it cannot compile begins (torch 2.6 to 2.13)."""
 DUE_TO = "due to:"
 ADVICE = "Set TORCHDYNAMO_VERBOSE"
 
@@ -46,7 +46,7 @@ class CompilerFaults(logging.Handler):
         self._messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Collect the function and the error that a warning names.
+        """Collect the function and the error a warning names.
 
         In the warning, a stack trace separates the function from the error.
         """
@@ -60,7 +60,7 @@ class CompilerFaults(logging.Handler):
         self._messages.append(f"torch could not compile {function_name}: {reason}")
 
     def take(self) -> list[str]:
-        """Return each function that was collected since the last call, without duplicates."""
+        """Return each function collected since the last call, without duplicates."""
         messages = list(dict.fromkeys(self._messages))
         self._messages.clear()
         return messages

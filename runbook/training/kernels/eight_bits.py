@@ -49,7 +49,7 @@ def product(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 def product_of_gradient(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Return `gradient @ weight` in bf16, computed from 8-bit factors.
 
-    cuBLAS accumulates in full precision, because gradients require it.
+    cuBLAS accumulates in full precision, as needed for gradients.
     """
     factor, scale = in_8_bits(gradient, GRADIENTS)
     weight_in_8_bits = _weight_in_8_bits(weight)

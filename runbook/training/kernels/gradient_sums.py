@@ -1,4 +1,4 @@
-"""Decides which code adds a weight gradient to the float32 sum in megatron-core.
+"""Decides which code adds a weight gradient to the megatron-core float32 sum.
 
 The module also decides which value autograd receives instead.
 """

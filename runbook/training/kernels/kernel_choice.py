@@ -80,8 +80,8 @@ def fault_of_8_bits(parts: frozenset[str]) -> str:
 def triton_fault() -> str:
     """Return why this process cannot run Triton kernels, or an empty string if it can.
 
-    A kernel is compiled and run once, because otherwise a missing C compiler or an old driver would
-    go unnoticed. In tests, the Triton interpreter can run kernels on a CPU, slowly.
+    A kernel is compiled and run once, to notice a missing C compiler or an old driver. In tests,
+    the Triton interpreter can run kernels on a CPU, slowly.
     """
     try:
         import triton  # noqa: F401

@@ -1,9 +1,9 @@
 """Runs megatron-core transformer layers with few passes over memory between the matmuls.
 
-Modules, weight names and communication remain those in megatron-core. Only the forward functions in
-norms, MLPs and whole layers are replaced. Values that are added to the residual stream are
-normalized in the same pass. With dropout, a layer keeps the forward function from megatron-core,
-and thus the same random numbers.
+Modules, weight names and communication are still those of megatron-core. Only the forward functions
+for norms, MLPs and whole layers are replaced. Values added to the residual stream are normalized in
+the same pass. With dropout, a layer keeps the forward function from megatron-core, and thus the
+same random numbers.
 """
 
 import functools
@@ -18,7 +18,7 @@ from runbook.training.kernels import activation, norm
 
 
 def use_fused_layers(model: Any) -> None:
-    """Replace the forward functions in the layers and norms in a GPTModel."""
+    """Replace the forward functions of all layers and norms in a GPTModel."""
     for module in model.modules():
         forward = _fused_forward(module)
         if forward is not None:
@@ -46,7 +46,7 @@ def _normalize(
     """Return the norm of `values`.
 
     With a residual stream, add `values` to the stream, and return the norm of this sum and the sum
-    itself. The module itself is called, so that sharded weights are gathered first.
+    itself. The module itself is called, to gather sharded weights first.
     """
     bias = getattr(module, "bias", None)
     if residual is None:

@@ -1,10 +1,10 @@
-"""Replaces the matmuls in megatron-core layers, and how weight gradients are accumulated.
+"""Replaces matmuls in megatron-core layers, and how weight gradients are accumulated.
 
 megatron-core adds the bias in a separate pass after the matmul. In a further pass, it adds the
 weight gradient from each micro-batch, computed in 16 bits, to a float32 sum. Here the matmul adds
 the bias itself, and the matmul that computes a weight gradient accumulates into the float32 sum.
-The gradient is therefore neither copied nor rounded to 16 bits in between. The extension in Apex
-does the same if it is installed.
+The gradient is therefore neither copied nor rounded to 16 bits in between. The Apex extension does
+the same if it is installed.
 """
 
 import functools
@@ -37,7 +37,7 @@ def use_own_layers(model: Any, *, in_8_bits: bool = False) -> None:
 
 
 def sum_gradients_in_place(model: Any, *, overlaps: bool) -> None:
-    """Make layers add weight gradients to the float32 sums in megatron-core.
+    """Make layers add weight gradients to the megatron-core float32 sums.
 
     With `overlaps`, gradients are reduced while the backward pass continues. A hook starts each
     reduction when autograd produces a gradient for a weight, so every weight must get a gradient
@@ -66,7 +66,7 @@ def sum_gradients_in_place(model: Any, *, overlaps: bool) -> None:
 
 
 def _tied_weights(model: Any) -> list[Any]:
-    """Return the weight that the embedding and the head share on this rank, if there is one."""
+    """Return the weight the embedding and the head share on this rank, if there is one."""
     is_tied = model.share_embeddings_and_output_weights and model.pre_process and model.post_process
     if is_tied:
         return [model.shared_embedding_or_output_weight()]
@@ -85,8 +85,7 @@ def multiply(
     group = options["tp_group"]
     is_cut = bool(options.get("sequence_parallel"))
     messages = group if is_cut or options["allreduce_dgrad"] else None
-    # The result is a flat tensor, because a view that a Function returns must not be changed in
-    # place.
+    # The result is a flat tensor, since a view returned by a Function must not be changed in place.
     rows = input.reshape(-1, input.shape[-1])
     result: torch.Tensor = _Linear.apply(rows, weight, bias, messages, is_cut, in_8_bits)  # type: ignore[no-untyped-call]
     sequence = input.shape[0] * (group.size() if is_cut else 1)
@@ -247,7 +246,7 @@ def _embed(module: Any, ids: torch.Tensor) -> torch.Tensor:
 class _Embedding(torch.autograd.Function):
     """An embedding that adds only the gradients for tokens in the batch to the sum for the weight.
 
-    The function in torch would create a gradient matrix for the whole vocabulary.
+    The torch function would create a gradient matrix for the whole vocabulary.
     """
 
     @staticmethod

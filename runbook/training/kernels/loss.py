@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 _BLOCK = 4096
-"""Number of logits that a program reads at a time."""
+"""Number of logits a program reads at a time."""
 _WARPS = 8
 
 
@@ -112,8 +112,8 @@ def _loss_forward(
 ):
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * width
-    # The most negative float32 is used instead of minus infinity, because infinity minus infinity
-    # is NaN.
+    # The most negative float32 is used instead of minus infinity, since infinity minus infinity is
+    # NaN.
     highest = tl.full([BLOCK], -3.0e38, dtype=tl.float32)
     total = tl.zeros([BLOCK], dtype=tl.float32)
     for first in range(0, num_words, BLOCK):

@@ -99,7 +99,7 @@ class _Norm(torch.autograd.Function):
         )
         ctx.adds = adds
         if not adds:
-            # A sum that was not computed here has no separate gradient.
+            # A sum not computed here has no separate gradient.
             ctx.mark_non_differentiable(mean)
             return result, mean
 

@@ -1,4 +1,4 @@
-"""Adds bias and norm gradients, summed over all tokens, to the float32 sums in megatron-core.
+"""Adds bias and norm gradients, summed over all tokens, to the megatron-core float32 sums.
 
 A layer has eight such bias and norm vectors. Autograd would round each gradient to 16 bits, store
 it, and add it in a separate kernel in every micro-batch. For a model with 1.3B parameters, these
@@ -51,7 +51,7 @@ def add_partials(
     Return the gradient for each parameter.
 
     If a parameter has a float32 sum, the gradient is added to that sum, and autograd gets None or
-    the tensor that the hook on the parameter requires. A parameter that is None has no gradient.
+    the tensor the hook on the parameter requires. A parameter that is None has no gradient.
     """
     count, parts, width = partials.shape
     targets: list[torch.Tensor | None] = [None] * 3

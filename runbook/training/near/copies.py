@@ -72,7 +72,7 @@ class NearCopies:
         # Reset after the first step that starts from loaded copies
         self._loaded: NearChoice | None = None
         self._pending: _PendingCopy | None = None
-        # Iteration at which the newest copies that all ranks have were written
+        # Iteration at which the newest copies all ranks have were written
         self._complete = -1
         self._exchange: Exchange | None = None
         self._place: NodePlace | None = None
@@ -209,8 +209,8 @@ class NearCopies:
         copies = choice.copies
         readers = [self.nodes.holder(copy.rank, copy.node) for copy in copies]
         read_here = [copy for copy in copies if readers[copy.rank] == self.rank]
-        # This is recorded before anything is read, so that a start that crashes here also counts as
-        # an attempt.
+        # This is recorded before anything is read, to also count a start that crashes here as an
+        # attempt.
         self.log.event("near_verifying", iteration=choice.iteration, near=choice.lineage)
         faults = self._faults(lambda copy: files[copy].fault(self.threads), read_here)
         if not faults:
@@ -343,7 +343,7 @@ class NearCopies:
             self.is_on = self._turn_off(faults)
 
     def _needed_on_node(self) -> int:
-        """Return how many bytes all copies on this node take."""
+        """Return the total size of all copies on this node in bytes."""
         sizes = _gather(sum(part.tensor.nbytes for part in self.engine.own_tensors()))
         total = 0
         for rank in self.nodes.ranks_on(self.node):
@@ -440,7 +440,7 @@ class NearCopies:
                 path.unlink(missing_ok=True)
 
     def stale_file(self, rank: int, iteration: int) -> Path | None:
-        """Return an obsolete copy for a rank, so that its memory pages can be reused."""
+        """Return an obsolete copy for a rank, which is used to recycle its memory pages."""
         old = None
         for path, other, owner in self.place.files():
             if owner == rank and other not in (self._complete, iteration):
@@ -451,13 +451,13 @@ class NearCopies:
     # Methods used at the end
 
     def begin_lineage(self) -> None:
-        """Remove all copies after a rollback, because the steps in them have been abandoned."""
+        """Remove all copies after a rollback, since the steps in them have been abandoned."""
         self.lineage = share_value(secrets.token_hex(8))
         self._loaded = None
         self.end()
 
     def end(self) -> None:
-        """Remove all copies, because the newest state is on the shared file system."""
+        """Remove all copies, since the newest state is on the shared file system."""
         self._finish_pending(wait=True)
         self._complete = -1
         torch.distributed.barrier()
@@ -616,7 +616,7 @@ def identity_of(spec: PhasePlan) -> dict[str, object]:
 
 
 def _here(fault: str) -> str:
-    """Prefix a fault with the node name, because all nodes have the same paths."""
+    """Prefix a fault with the node name, since all nodes have the same paths."""
     return f"{socket.gethostname()}: {fault}"
 
 

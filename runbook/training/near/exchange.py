@@ -1,6 +1,6 @@
 """Sends files between partners. Ranks with the same local rank form a ring across nodes.
 
-The module uses separate gloo groups, so that a thread can send while training continues.
+The module uses separate gloo groups, to let a thread send while training continues.
 """
 
 import abc
@@ -139,7 +139,7 @@ class _Flow(abc.ABC):
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:
-        """Record the first error that occurs in the body, so that it can be raised at the end."""
+        """Record the first error in the body, to raise it at the end."""
         try:
             yield
         except OSError as error:
@@ -176,7 +176,7 @@ class _Incoming(_Flow):
     flags = os.O_RDWR | os.O_CREAT
 
     def finish_size(self) -> None:
-        """Truncate the file to its size, because it may reuse pages from a longer file."""
+        """Truncate the file to its size, since it may reuse pages from a longer file."""
         super().finish_size()
         if self._descriptor is not None:
             with self._noting():

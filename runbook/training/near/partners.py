@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class NodeMap:
-    """The node that each rank runs on. Nodes are numbered from 0, ordered by their first ranks."""
+    """The node each rank runs on. Nodes are numbered from 0, ordered by their first ranks."""
 
     node_of_rank: tuple[int, ...]
 
@@ -53,7 +53,7 @@ class NodeMap:
         return [list(ring) for ring in zip(*nodes, strict=True)]
 
     def partners(self, rank: int) -> tuple[int, int]:
-        """Return the rank that this rank sends its state to, and the rank that it receives from.
+        """Return the rank this rank sends its state to, and the rank it receives from.
 
         >>> NodeMap((0, 0, 1, 1, 2, 2)).partners(0)
         (2, 4)

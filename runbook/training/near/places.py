@@ -64,7 +64,7 @@ An active run writes more often.
 
 
 def _remove_stale(top: Path, kept: str) -> None:
-    """Remove copies of abandoned training runs, because they occupy the node memory."""
+    """Remove copies from abandoned training runs, since they occupy node memory."""
     oldest = time.time() - STALE_SECONDS
     for folder in top.iterdir():
         # A different rank on this node may have removed it already

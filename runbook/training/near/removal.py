@@ -1,4 +1,4 @@
-"""Removes the copies for a training run from memory on the node that this program runs on.
+"""Removes the copies for a training run from memory on the node this program runs on.
 
     python -m runbook.training.near.removal plan.json --phase 04-training
 

@@ -11,7 +11,7 @@ from runbook.training.health.memory_and_disk import host_bytes_left
 USABLE_SHARE = 0.9
 """Share of the free memory that copies may use.
 
-The rest stays free, because the memory that training uses varies by a few percent.
+The rest stays free, since memory usage in training varies by a few percent.
 """
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _FILES = (
@@ -20,8 +20,8 @@ _FILES = (
 )
 """The folder, limit file and usage file for the controller, for control groups version 2 and 1."""
 _CACHE = ("inactive_file", "total_inactive_file")
-"""Lines in memory.stat, for version 2 and 1, with the pages that the kernel reclaims before it
-kills a process.
+"""Lines in memory.stat, for version 2 and 1, with the pages the kernel reclaims before it kills a
+process.
 """
 
 
@@ -43,7 +43,7 @@ def lack_of_room(folder: Path, needed: int) -> str:
 
 
 def _left_in_groups() -> Iterator[int]:
-    """Yield the free memory in each control group that this process belongs to."""
+    """Yield the free memory in each control group this process belongs to."""
     for controller, limit_name, used_name in _FILES:
         for folder in _folders(controller):
             with contextlib.suppress(OSError, ValueError):
@@ -61,7 +61,7 @@ def _cache_bytes(folder: Path) -> int:
 
 
 def _folders(controller: str) -> Iterator[Path]:
-    """Yield the control group that this process is in, and its parents.
+    """Yield the control group this process is in, and its parents.
 
     An empty controller name means version 2.
     """

@@ -5,8 +5,8 @@
     body         the random states (torch's plain format), then the tensors in order
     32 bytes     sha256 over the header and the sha256 of each block of the body
 
-The body is hashed in blocks, so that multiple threads can hash it. Even a truncated file or a
-single flipped bit is detected.
+The body is hashed in blocks, to let multiple threads hash it. Even a truncated file or a single
+flipped bit is detected.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ BLOCK_BYTES = 64 * 2**20
 LENGTH_BYTES = 8
 DIGEST_BYTES = 32
 MOST_HEADER_BYTES = 64 * 2**20
-"""Largest header, in bytes, that is read into memory. A header takes about 100 bytes per tensor."""
+"""Largest header, in bytes, read into memory. A header takes about 100 bytes per tensor."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class OpenState:
 
     @property
     def file_bytes(self) -> int:
-        """Return how many bytes the whole file has."""
+        """Return the size of the whole file in bytes."""
         return self.start + self.header.body_bytes + DIGEST_BYTES
 
     def fault(self, threads: int) -> str:
@@ -217,7 +217,7 @@ def pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def load_plain(content: bytes) -> SavedRandomStates:
-    """Load data that `torch.save` has written, without running any code that the data contains."""
+    """Load data written by `torch.save`, but do not run any code it contains."""
     values: SavedRandomStates = torch.load(
         io.BytesIO(content), map_location="cpu", weights_only=True
     )

@@ -1,4 +1,4 @@
-"""Chooses the copies in node memory that a start loads.
+"""Chooses the copies in node memory a start loads.
 
 The choice depends on the copies that exist, and on the copies that were already tried.
 """
@@ -32,7 +32,7 @@ class HeldCopy:
 
     key: CopyKey
     shared_iteration: int
-    """Iteration of the newest checkpoint that the shared file system had when the copy was written.
+    """Iteration of the newest checkpoint the shared file system had when the copy was written.
 
     The value is 0 if there was no checkpoint.
     """
@@ -45,7 +45,7 @@ class NearChoice:
     iteration: int
     lineage: str
     copies: tuple[CopyKey, ...]
-    """The copy that each rank loads, by rank."""
+    """The copy each rank loads, by rank."""
 
     def from_other_nodes(self, node_of_rank: Sequence[int]) -> list[int]:
         """Return the ranks that have their copy on a node other than their own."""
@@ -89,7 +89,7 @@ def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
         elif name == "near_verifying":
             looks[copy] = looks.get(copy, 0) + 1
         elif name == "near_broken":
-            # The start did not crash, because it recorded faults in the copies
+            # The start did not crash, since it recorded faults in the copies
             looks.pop(copy, None)
         elif name == "near_loading":
             looks.pop(copy, None)
@@ -117,7 +117,7 @@ def choose_copies(
     newest_shared: int,
     bad: Collection[CopyKey] = (),
 ) -> NearChoice | None:
-    """Return the newest copies that every rank can load, or None to use the shared checkpoint.
+    """Return the newest copies every rank can load, or None to use the shared checkpoint.
 
     Only copies newer than the iteration `newer_than` are used. Copies are ignored if the shared
     file system had a checkpoint newer than `newest_shared` when they were written. In that case,

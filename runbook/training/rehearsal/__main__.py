@@ -42,7 +42,7 @@ def main() -> int:
             sys.stderr.write(TrainingMessage.SOFTWARE_TOO_OLD.fill(needed=needed, error=error))
             return CANNOT_REHEARSE
 
-        # The file is opened only now, so that no file is left behind if software is missing.
+        # The file is opened only now, to leave no file behind if software is missing.
         if arguments.out:
             results = arguments.out.open("w", encoding="utf-8")
         for rank in arguments.ranks.split(","):

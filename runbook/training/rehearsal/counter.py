@@ -1,7 +1,6 @@
 """Counts what a step allocates, computes, sends and waits for, operator by operator.
 
-The same counter is used with fake tensors and with real training on CPUs, so that the two can be
-compared.
+The same counter is used with fake tensors and with real training on CPUs, to compare the two.
 """
 
 import sys
@@ -55,7 +54,7 @@ class StepCounts:
 class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operators that run while this mode is active.
 
-    With `fake`, numbers that the code reads are made up, and no messages are sent.
+    With `fake`, numbers the code reads are made up, and no messages are sent.
     """
 
     def __init__(self, *, fake: bool, device_type: str) -> None:
@@ -154,7 +153,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         self._add(KERNELS, 1)
         self._add(kind, flops)
-        # The rate for attention already accounts for the bytes that it moves.
+        # The rate for attention already accounts for the bytes it moves.
         self._add(MOVED, 0 if kind == ATTENTION else _tensor_bytes(tensors))
 
     def _add(self, kind: str, number: int) -> None:
@@ -169,7 +168,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.counts.work[part, self.chunk, kind] += number
 
     def as_one_kernel(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function so that it is counted as one kernel.
+        """Wrap a function to count it as one kernel.
 
         A compiler would turn the function into a single kernel that reads the arguments and writes
         the result.

@@ -1,4 +1,4 @@
-"""Replaces a GPU that this machine lacks.
+"""Replaces a GPU this machine lacks.
 
 torch.cuda behaves as on the target, and fake tensors are on a separate device.
 
@@ -29,7 +29,7 @@ _IS_CUDA = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 
 
 class _Stream:
-    """A stream or event that does nothing, because all operations run in order without a GPU."""
+    """A stream or event that does nothing. With no GPU, all operations run in order."""
 
     cuda_stream = 0
 
@@ -59,7 +59,7 @@ def install() -> None:
         "Stream": lambda *_, **__: _Stream(),
         "Event": lambda *_, **__: _Stream(),
         "stream": lambda *_: _Stream(),
-        # Optimizers in torch call this before each step, and a CUDA build of PyTorch would ask a
+        # torch optimizers call this before each step, and a CUDA build of PyTorch would ask a
         # driver that may not exist.
         "is_current_stream_capturing": lambda: False,
         "get_rng_state": lambda *_, **__: torch.get_rng_state(),
@@ -130,9 +130,9 @@ class StandIn(TorchFunctionMode):
 
 
 def attention(*, for_gpu: bool) -> Callable[..., torch.Tensor]:
-    """Return a replacement for attention in torch.
+    """Return a replacement for torch attention.
 
-    With fake tensors, the function in torch would create the whole score matrix.
+    With fake tensors, the torch function would create the whole score matrix.
     """
     whole = torch.nn.functional.scaled_dot_product_attention
 

@@ -46,7 +46,7 @@ def rehearse(spec: PhasePlan, rank: int) -> RehearsedRank:
         spec, spec.parallel.world_size, fp16=spec.device != "cpu"
     )  # The trainer does the same
     for_gpu = spec.device != "cpu"
-    # The accelerator layer in DeepSpeed knows only the devices in its own list.
+    # The DeepSpeed accelerator layer knows only the devices in its own list.
     if spec.engine == "deepspeed":
         spec = dataclasses.replace(spec, device="cpu")
     on_gpu = spec.device != "cpu"
@@ -169,7 +169,7 @@ class _Grown:
         return numbers
 
     def work(self) -> list[Work]:
-        """Return the work per micro-batch, and the work that a step does only once."""
+        """Return the work per micro-batch, and the work a step does only once."""
         amounts: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
         for (part, chunk, kind), number in self.step.work.items():
             if part == OPTIMIZER:
@@ -314,7 +314,7 @@ class _Rehearsal:
         )
 
     def save(self) -> int:
-        """Return the number of bytes that this rank writes to a checkpoint."""
+        """Return the number of bytes this rank writes to a checkpoint."""
         from megatron.core.dist_checkpointing.mapping import ShardedTensor, is_main_replica
 
         from runbook.training.engines.engine import each_shard
@@ -333,7 +333,7 @@ class _Rehearsal:
         return sum(data.nbytes for data in own_parts if not data.is_meta)
 
     def resume(self) -> int:
-        """Return the number of bytes that this rank reads to resume from a checkpoint."""
+        """Return the number of bytes this rank reads to resume from a checkpoint."""
         from runbook.training.checkpoints.torch_dist import PIECE_BYTES
         from runbook.training.engines.engine import CommonState
 
@@ -348,7 +348,7 @@ class _Rehearsal:
         return sum(sizes)
 
     def parts(self) -> dict[str, int]:
-        """Return how many bytes weights, gradients and optimizer state take."""
+        """Return the bytes used for weights, gradients and optimizer state."""
         engine = self.engine
         alive = self.counter.bytes_of
         owned = engine._owned()
@@ -453,7 +453,7 @@ def _replaced(answers: Answers) -> Iterator[None]:
 
 
 def _fused_kernels(counter: OperatorCounter) -> Answers:
-    """Return replacements for functions in megatron-core that torch compiles on a GPU.
+    """Return replacements for megatron-core functions that torch compiles on a GPU.
 
     Each replacement is counted as one kernel.
     """
@@ -472,7 +472,7 @@ def _fused_kernels(counter: OperatorCounter) -> Answers:
 def _answers_for_deepspeed(spec: PhasePlan) -> Answers:
     """Return replacements for the functions with which DeepSpeed receives other ranks' messages.
 
-    The replacements return the content that these messages would have.
+    The replacements return the content these messages would have.
     """
     from runbook.training.engines.deepspeed_start import import_deepspeed
     from runbook.training.engines.gpt_model import DTYPES

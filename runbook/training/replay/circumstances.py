@@ -77,7 +77,7 @@ class RankCircumstances:
     host: str
     machine: str
     program: str
-    """Hash over versions and code, because nodes may have different installations."""
+    """Hash over versions and code, since nodes may have different installations."""
 
     @classmethod
     def now(cls, keys: list[MarkKey]) -> "RankCircumstances":
@@ -93,7 +93,7 @@ def header(
     is_bitwise: bool,
     watched: dict[str, list[str]],
 ) -> ReplayLine:
-    """Return the first line that a segment writes to replay.jsonl."""
+    """Return the first line a segment writes to replay.jsonl."""
     kinds: list[list[MarkKey]] = []
     for rank in ranks:
         if rank.keys not in kinds:

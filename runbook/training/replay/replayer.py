@@ -207,7 +207,7 @@ class Replayer:
     ) -> Computation:
         """Recompute the micro-batches here and on another replica, and record the result.
 
-        Return the last computation that this rank ran itself.
+        Return the last computation this rank ran itself.
         """
         neighbour = self._on_neighbour(first, num_microbatches, states)
         for number in range(2, 2 + REPEATS):

@@ -46,7 +46,7 @@ ALL_OUTPUTS = (
     "final_layernorm",
     "output_layer",
 )
-"""Modules in megatron-core with outputs that can be fingerprinted, by the last part of the name."""
+"""megatron-core modules with outputs that can be fingerprinted, by the last part of the name."""
 ENDS_FORWARD = (
     "embedding",
     "core_attention",

@@ -31,12 +31,12 @@ END_SECONDS = 120
 LAST_TRIES_SECONDS = 90.0
 """At the end, a failed tracker is retried for this many of the `END_SECONDS`.
 
-Before the process ends, it reports the lines that it could not send.
+Before the process ends, it reports the lines it could not send.
 """
 LONGEST_LAST_WAIT_SECONDS = 10.0
 NO_NUMBERS = frozenset({"iteration", "time"})
 READ_BYTES = 2**20
-"""Bytes read from a file at a time (about 2,000 steps), so that a long file is sent in parts."""
+"""Bytes read from a file at a time (about 2,000 steps), used to send a long file in parts."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class SentSoFar:
     """How much has been sent to a tracker, as stored in `trackers/NAME.json`."""
 
     run: str = ""
-    """The id that the tracker uses for the run; empty until it has assigned one."""
+    """The id the tracker uses for the run; empty until it has assigned one."""
     first_line: str = ""
     """Checksum of the first line in metrics.jsonl.
 

@@ -1,6 +1,6 @@
 """Calls the library for each tracker.
 
-Addresses, accounts and keys come from the environment variables that the tracker defines.
+Addresses, accounts and keys come from the environment variables the tracker defines.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ one.
 FOLDER = "trackers"
 """Folder in the run folder for local stores, logs, and tracker progress."""
 METRICS_PER_CALL = 1000
-"""Largest number of metrics that an MLflow server accepts in one log_batch (mlflow 3.17,
+"""Largest number of metrics an MLflow server accepts in one log_batch (mlflow 3.17,
 MAX_METRICS_PER_BATCH)."""
 WANDB_ADDRESS = "https://api.wandb.ai"
 

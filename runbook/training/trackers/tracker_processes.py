@@ -13,7 +13,7 @@ from runbook.training.messages import TrainingMessage
 from runbook.training.trackers.services import FOLDER
 
 CLOSE_SECONDS = 10.0
-"""Seconds that the trainer waits for the last numbers.
+"""Seconds the trainer waits for the last numbers.
 
 A slower tracker sends the last numbers while the job ends.
 """

@@ -2,7 +2,7 @@
 
 If the folder with this file is on PYTHONPATH, Python runs the file before the program, and the
 files in the program stay unchanged. `runbook rehearse --upstream` puts the folder there. Each
-change is made immediately after importing the module that it changes.
+change is made immediately after importing the module it changes.
 """
 
 import atexit
@@ -60,7 +60,8 @@ def _answer_for_gpu(torch: Any) -> None:
         # torch.manual_seed calls this function, and has already seeded the only generator.
         module.manual_seed_all = lambda *_: None
 
-    # Megatron-DeepSpeed passes the arguments for the apex version even if it uses the one in torch.
+    # Megatron-DeepSpeed passes the arguments for the apex version even if it uses the torch
+    # version.
     init_norm = torch.nn.LayerNorm.__init__
     torch.nn.LayerNorm.__init__ = lambda self, *arguments, sequence_parallel=False, **options: (
         init_norm(self, *arguments, **options)
@@ -126,10 +127,10 @@ def _allow_no_fp8(module: Any) -> None:
 
 
 def _count_steps_as_fused_adam(module: Any) -> None:
-    """Keep the Adam step count in the parameter group, like FusedAdam in apex.
+    """Keep the Adam step count in the parameter group, like the apex FusedAdam.
 
     Without apex and Transformer Engine, Megatron-LM e958b2ca cannot load a checkpoint with the
-    distributed optimizer. It reads the steps from a state that AdamW in torch does not have before
+    distributed optimizer. It reads the steps from a state that the torch AdamW does not have before
     the first step, and fails with `assert len(steps) == 1` (seen 2026-11-27).
     """
     import torch

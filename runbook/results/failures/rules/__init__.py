@@ -1,4 +1,4 @@
-"""All rules. Specific rules come before general rules, because the first match is used."""
+"""All rules. Specific rules come before general rules, since the first match is used."""
 
 from runbook.results.failures.rules.data import COMMAND_RULES, DATA_RULES, FILE_SYSTEM_RULES
 from runbook.results.failures.rules.devices import DEVICE_RULES

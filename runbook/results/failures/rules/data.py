@@ -12,7 +12,7 @@ from runbook.results.failures.rule import Level, NextStep, Rule
 
 COMMAND_RULES = (
     # A script without `set -e` continues, often without harm. This rule therefore has the weakest
-    # level, so that an exception in the program takes precedence.
+    # level, to give an exception in the program precedence.
     Rule(
         kind=FILE,
         level=Level.CONSEQUENCE,
@@ -153,8 +153,8 @@ DATA_RULES = (
         ),
         source="NVIDIA-NeMo/Speech#10715",
     ),
-    # The ranks see different checkpoints. Megatron uses the largest iteration that any rank reads,
-    # and continues.
+    # The ranks see different checkpoints. Megatron uses the largest iteration any rank reads, and
+    # continues.
     Rule(
         kind=CHECKPOINT_FIT,
         patterns=(r"in the metadata while max iteration across the ranks is",),
@@ -191,7 +191,7 @@ DATA_RULES = (
         example="KeyError: 'pos_embedding'",
         source="pytorch/pytorch#85949",
     ),
-    # Distributed checkpoints in PyTorch have no specific message for a folder without metadata.
+    # PyTorch distributed checkpoints have no specific message for a folder with no metadata.
     Rule(
         kind=CHECKPOINT_FIT,
         patterns=(r"^(?:Assertion|Key|Type|Attribute)Error\b",),

@@ -230,7 +230,7 @@ DEVICE_RULES = (
         source="hustvl/Vim#42",
         in_warnings=True,
     ),
-    # NCCL prints the message from the CUDA runtime about a kernel that this GPU cannot load.
+    # NCCL prints the message from the CUDA runtime about a kernel this GPU cannot load.
     Rule(
         kind=GPU_STACK,
         patterns=(
@@ -327,8 +327,8 @@ DEVICE_RULES = (
         also=CONFIGURATION,
         check="The lines of NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2 name what rules each backend out: a version or a setting.",
     ),
-    # cuDNN rejects a graph that this version or GPU does not support. Other rules cover cuDNN
-    # status codes.
+    # cuDNN rejects a graph this version or GPU does not support. Other rules cover cuDNN status
+    # codes.
     Rule(
         kind=GPU_STACK,
         patterns=(
@@ -413,7 +413,7 @@ DEVICE_RULES = (
         also=GPU_STACK,
         check="If the first call of the job fails, the library was built for another GPU or CUDA version.",
     ),
-    # Destructors in PyTorch cannot raise exceptions, so they print a warning.
+    # PyTorch destructors cannot raise exceptions, so they print a warning.
     Rule(
         kind=KERNEL,
         patterns=(

@@ -1,4 +1,4 @@
-"""Rules for the lines that a launcher prints when a rank has ended.
+"""Rules for the lines a launcher prints when a rank has ended.
 
 These lines always result from a different failure, and are never the cause.
 """

@@ -1,4 +1,4 @@
-"""The weakest rules, for general lines that no other rule matches."""
+"""The weakest rules, for general lines no other rule matches."""
 
 from runbook.results.failures.kinds import FABRIC, FILE
 from runbook.results.failures.rule import Level, NextStep, Rule
@@ -6,7 +6,7 @@ from runbook.results.failures.rule import Level, NextStep, Rule
 FALLBACK_RULES = (
     Rule(
         kind=FABRIC,
-        # A warning from the network code in NCCL that is not about memory, devices or settings
+        # An NCCL network warning that is not about memory, devices or settings
         patterns=(
             r"(?:net|ib|ofi|efa|rdma|socket|gdr|ucx|sharp)\w*\.[a-z]+:\d+ NCCL WARN.{0,80}(?:error|failed)",
             r"NCCL WARN NET/.{0,80}(?:error|failed)",

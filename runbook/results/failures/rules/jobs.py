@@ -387,8 +387,8 @@ JOB_RULES = (
         ),
         source="deepspeedai/DeepSpeed#4907",
     ),
-    # Slurm's PMIx plug-in reports data that it cannot exchange between ranks, both when the ranks
-    # start and after some have ended.
+    # Slurm's PMIx plug-in reports data it cannot exchange between ranks, both when the ranks start
+    # and after some have ended.
     Rule(
         kind=LAUNCHER,
         patterns=(r"error:\s+mpi/pmi\w+: .*\bpmixp?_?\w+\.c:\d+",),

@@ -15,7 +15,7 @@ _OF_MEMORY = r"(?:[Jj]ob|[Ss]tep|cgroup|[Pp]rocess|[Tt]ask|[Cc]ontainer|[Pp]od|[
 """Things with a memory limit set by the system. Programs have their own limits."""
 
 MEMORY_RULES = (
-    # The rules for /dev/shm come first, because lines about it also contain "no space left" and
+    # The rules for /dev/shm come first, since lines about it also contain "no space left" and
     # "memory".
     Rule(
         kind=SHARED_MEMORY,
@@ -89,7 +89,7 @@ MEMORY_RULES = (
         "/dev/shm/nccl-KWfVyt (size 5967872)",
         source="NVIDIA/nccl-tests#166",
     ),
-    # UCX opens every device in the node, and reports this even for a device that no rank uses.
+    # UCX opens every device in the node, and reports this even for a device no rank uses.
     Rule(
         kind=LIMITS,
         patterns=(r"\bUCX +ERROR \S+: ibv_create_cq\(\) failed: Cannot allocate memory",),

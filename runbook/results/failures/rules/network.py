@@ -104,7 +104,7 @@ NETWORK_RULES = (
         counterexample="n1:4711:4712 [0] NCCL INFO NET/IB : ibv_modify_qp is loaded",
         source="NVIDIA/nccl#2013",
     ),
-    # NCCL names the address that it cannot reach. Older releases print nothing but WARN.
+    # NCCL names the address it cannot reach. Older releases print nothing but WARN.
     Rule(
         kind=INTERFACE,
         patterns=(

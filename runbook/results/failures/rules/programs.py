@@ -95,15 +95,15 @@ PROGRAM_RULES = (
         example="RuntimeError: Tensors must be CUDA and dense",
         source="Lightning-AI/pytorch-lightning#10378",
     ),
-    # Messages from argparse. The names of programs and options may contain words that another rule
-    # looks for.
+    # Messages from argparse. The names of programs and options may contain words another rule looks
+    # for.
     Rule(
         kind=CONFIGURATION,
         patterns=(
             r"error: (?:unrecognized arguments|argument |the following arguments are required)",
             r"Assertion failed: .{0,60}(?:==|<|>|%)",
         ),
-        # A line that is not marked as an error recommends a setting, and the training continues.
+        # A line not marked as an error recommends a setting, and the training continues.
         error_patterns=(r"\bonly supports? .{0,60}(?:dimension|size|head|dtype|length)",),
         example="convert_checkpoint.py: error: unrecognized arguments: --world_size 2",
         counterexample="Flash Attention 2.0 only supports torch.float16 and torch.bfloat16 dtypes",

@@ -139,7 +139,7 @@ DEVICE_SENTENCES = (
         source="CUDA, the message of cudaErrorUnknown",
         level=Level.SYMPTOM,
     ),
-    # A program that is started with --nv on a node without a GPU runs on the CPU.
+    # A program started with --nv on a node without a GPU runs on the CPU.
     Rule(
         kind=CONTAINER,
         patterns=(

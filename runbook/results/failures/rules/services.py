@@ -145,7 +145,7 @@ RAY_RULES = (
     ),
 )
 PACKAGE_RULES = (
-    # A script without `set -e` continues with the packages that it has.
+    # A script without `set -e` continues with the packages it has.
     Rule(
         kind=MODULE,
         patterns=(

@@ -205,7 +205,7 @@ SOFTWARE_RULES = (
             r"subprocess\.CalledProcessError",
         ),
         after=r"Building extension module|ninja|Emitting ninja build",
-        # A launcher command has nothing to do with a build that another rank prints.
+        # A launcher command has nothing to do with a build another rank prints.
         unless=r"Command '?\[?'?(?:\S*/)?(?:ssh|pdsh|srun|mpirun|mpiexec|git)\b",
         example="CalledProcessError                        Traceback (most recent call last)",
         counterexample="subprocess.CalledProcessError: Command 'ssh n1 hostname' returned non-zero exit status 255.",
@@ -323,8 +323,7 @@ SOFTWARE_RULES = (
         example="ImportError: attempted something that the package lacks",
         source="Python, the exception's name",
     ),
-    # A script continues after these errors, so an error from a program that it starts explains
-    # more.
+    # A script continues after these errors, so an error from a program it starts explains more.
     Rule(
         kind=MODULE,
         patterns=(
