@@ -44,7 +44,7 @@ class StageMemory:
     Attention scores are counted if flash attention is not used.
     """
 
-    COMPUTED: ClassVar = ("states", "least", "most")
+    COMPUTED: ClassVar = ("states", "least", "most", "first_step")
 
     stage: int
     weights: int
@@ -62,9 +62,22 @@ class StageMemory:
     host: int = 0
     """Bytes of offloaded optimizer states in the node's main memory, per device."""
     passing: int = 0
-    """Activation gradients on a GPU while a layer's backward pass runs, in excess of the memory of
-    the logits.
+    """Activation gradients on a GPU while a layer's backward pass runs, and DeepSpeed's bucket if
+    it exists only then.
     """
+    recomputed: int = 0
+    """Part of `activations` that does not exist until the backward pass computes it again.
+
+    By then, the memory of the logits is free.
+    """
+    recomputed_scores: int = 0
+    """Part of `attention_scores` that does not exist until the backward pass computes it again."""
+    late_gradients: int = 0
+    """Part of `gradients` that does not exist until the backward pass, because DeepSpeed frees
+    them after each step.
+    """
+    moments: int = 0
+    """Part of `optimizer` that does not exist until the first step of the optimizer."""
     optimizer_moment: int = 0
     """Temporary memory for the optimizer step, once the activations have been freed.
 
@@ -79,14 +92,30 @@ class StageMemory:
     @property
     def least(self) -> int:
         """Return the total if attention stores no scores."""
-        kept_bytes = self.activations + self.logits + self.passing
-        return self.states + self.buffers + max(kept_bytes, self.optimizer_moment)
+        return self._total(scores=0, recomputed_scores=0)
 
     @property
     def most(self) -> int:
         """Return the total if attention stores all scores."""
-        kept_bytes = self.activations + self.logits + self.passing + self.attention_scores
-        return self.states + self.buffers + max(kept_bytes, self.optimizer_moment)
+        return self._total(self.attention_scores, self.recomputed_scores)
+
+    @property
+    def first_step(self) -> int:
+        """Return what `least` is during the first step, which Megatron reports in its log.
+
+        The moments are created once the activations have been freed.
+        """
+        before_moments = replace(self, optimizer=self.optimizer - self.moments, moments=0)
+        return max(before_moments.least, self.states + self.buffers + self.optimizer_moment)
+
+    def _total(self, scores: int, recomputed_scores: int) -> int:
+        """Return the bytes at the peak, which is in one of three moments of a step."""
+        recomputed = self.recomputed + recomputed_scores
+        forward_end = self.activations + scores - recomputed + self.logits
+        backward_start = self.activations + scores + self.passing
+        step = self.late_gradients + max(recomputed + self.passing, self.optimizer_moment)
+        in_use = self.states + self.buffers - self.late_gradients
+        return in_use + max(forward_end, backward_start, step)
 
 
 def state_bytes(
@@ -148,6 +177,14 @@ The loss creates an fp32 copy of the 16-bit logits, and keeps both for the backw
 """
 
 
+_DEEPSPEED_LOSS_BYTES = 2 * CROSS_ENTROPY_BYTES
+"""Bytes that Megatron-DeepSpeed's loss needs for each logit.
+
+The loss also keeps the fp32 logits from which it subtracts the largest, because it subtracts out of
+place (megatron/core/tensor_parallel/cross_entropy.py of deepspeedai/Megatron-DeepSpeed).
+"""
+
+
 _FUSED_LOSS_BYTES = {"native": 2 * CROSS_ENTROPY_BYTES, "te": 0}
 """Bytes per logit for the fused losses (`training.loss_fusion`).
 
@@ -165,10 +202,11 @@ A layer stores the results of softmax and dropout (2 bytes each), and dropout's 
 """
 
 
-_PLAIN_SCORE_BYTES = 8
+_PLAIN_SCORE_BYTES = 10
 """Bytes per attention score that a layer needs in its backward pass with PyTorch's own softmax.
 
-The layer needs the scores, the softmax, and the gradients of both, 2 bytes each. The bytes were
+The layer needs the scores, the softmax, and the gradients of both, 2 bytes each. It also keeps the
+buffer `mpu` of 2 bytes per score, which a log shows as allocated between its steps. The bytes were
 counted in CoreAttention of argonne-lcf's Megatron-DeepSpeed, without dropout.
 """
 
@@ -190,6 +228,15 @@ without this part.
 """
 
 
+DEEPSPEED_BUCKET = 500_000_000
+"""Number of gradients in the bucket of DeepSpeed's ZeRO 1 and 2 by default (`reduce_bucket_size`).
+
+`setup_buckets` in DeepSpeed's runtime/zero/stage_1_and_2.py allocates the bucket at the start of
+each backward pass, and a second one with `overlap_comm`. ZeRO 1 does not free it before the step's
+last micro-batch.
+"""
+
+
 LIVE_PARAMETERS = 10**9
 """Number of weights that DeepSpeed's ZeRO 3 keeps gathered at a time by default."""
 
@@ -201,18 +248,22 @@ def layer_activations(
     precision: Precision,
     *,
     gathers_keys: bool = False,
+    megatron_deepspeed: bool = False,
 ) -> tuple[float, float]:
     """Return the bytes per micro-batch that one layer keeps for its backward pass.
 
     The result is (bytes without attention scores, bytes of attention scores). With `gathers_keys`,
-    the keys and values of the whole sequence are kept, as in our own attention.
+    the keys and values of the whole sequence are kept, as in our own attention. The layer of
+    Megatron-DeepSpeed repeats keys and values for every head, and keeps the result of SiLU
+    (`repeat_kv` and `swiglu` in its megatron/model/transformer.py).
     """
     tensor = parallel.tensor
     whole_divisor = parallel.tensor if parallel.sequence else 1
     unit = shape.sequence_length / parallel.context * micro_batch * shape.hidden
     unit *= 2 if precision == "fp32" else 1
-    key_value = shape.kv_heads / shape.heads
-    feed_forward = 4 * shape.ffn_hidden / shape.hidden * (1.5 if shape.gated else 1)
+    key_value = 1 if megatron_deepspeed else shape.kv_heads / shape.heads
+    gated_share = 2.0 if megatron_deepspeed else 1.5
+    feed_forward = 4 * shape.ffn_hidden / shape.hidden * (gated_share if shape.gated else 1)
     split_over_tensor = 4 + 4 * key_value + feed_forward
     # Attention on two pieces of the sequence keeps its results both separately and joined.
     if gathers_keys and parallel.context > 1:
@@ -233,6 +284,7 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
     ).total
     states, host_bytes = _states_with_offload(choice)
     activations, attention_scores = _kept_activations(choice, stage)
+    recomputed, recomputed_scores = _recomputed(choice, stage)
     passing_optimizer = _main_gradients(choice)
     # Transformer Engine keeps two more copies of each weight in 8 bits, one of them transposed.
     fp8_weights = 2 if choice.training.fp8 != "none" else 0
@@ -252,11 +304,20 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
         return _on_cpu(choice, stored, parameters, head_bytes)
 
     logits = _logits(choice) if is_last else 0
+    bucket = _bucket(choice)
+    keeps_bucket = layout.zero_stage == 1 and choice.num_microbatches > 1
+    has_late_gradients = _frees_gradients(choice) and choice.num_microbatches == 1
     return replace(
         stored,
         logits=round(logits),
-        passing=round(max(0.0, _passing_gradients(choice) - logits)),
-        buffers=_engine_buffers(choice, parameters) + _workspaces(choice),
+        passing=round(_passing_gradients(choice)) + (0 if keeps_bucket else bucket),
+        recomputed=round(recomputed),
+        recomputed_scores=round(recomputed_scores),
+        late_gradients=stored.gradients if has_late_gradients else 0,
+        moments=_moments(choice, parameters),
+        buffers=_engine_buffers(choice, parameters)
+        + _workspaces(choice)
+        + (bucket if keeps_bucket else 0),
         optimizer_moment=_optimizer_moment(choice, parameters),
     )
 
@@ -317,16 +378,22 @@ def _chunks_in_flight(choice: Choice, stage: int) -> int:
     return min(in_flight, chunks * choice.num_microbatches)
 
 
-def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
-    """Return the bytes that a stage keeps for the backward pass (activations, attention scores)."""
-    recompute = choice.training.recompute
-    layer_bytes, layer_scores = layer_activations(
+def _layer_activations(choice: Choice) -> tuple[float, float]:
+    """Return the bytes that one layer keeps (without attention scores, attention scores)."""
+    return layer_activations(
         choice.shape,
         choice.layout,
         choice.micro_batch,
         choice.training.precision,
         gathers_keys=choice.own_trainer,
+        megatron_deepspeed=choice.training.framework == "megatron-deepspeed",
     )
+
+
+def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
+    """Return the bytes that a stage keeps for the backward pass (activations, attention scores)."""
+    recompute = choice.training.recompute
+    layer_bytes, layer_scores = _layer_activations(choice)
     backward_scores = layer_scores * _backward_score_share(choice)
     chunks = _chunks_in_flight(choice, stage)
     layers_per_chunk = choice.stage_layers[stage] / choice.layout.virtual_pipeline
@@ -336,14 +403,15 @@ def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
     if recompute != "full":
         return layers * layer_bytes, layers * layer_scores + backward_scores
     group = min(float(choice.tuning.recompute_num_layers), layers_per_chunk)
+    recomputed_layers = _recomputed_layers(choice, stage)
     if choice.tuning.recompute_method == "block":
         # The first layers of each chunk keep only their inputs, and each is recomputed separately.
         stored_inputs = chunks * group
-        whole_layers = layers - chunks * group + 1.0
+        whole_layers = layers - chunks * group + recomputed_layers
     else:
         # Each group of layers keeps only its input, and is recomputed as a whole.
         stored_inputs = layers / group
-        whole_layers = group
+        whole_layers = recomputed_layers
 
     input_bytes = (
         stored_inputs
@@ -354,6 +422,30 @@ def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
     )
     whole_scores = whole_layers * layer_scores + backward_scores
     return input_bytes + whole_layers * layer_bytes, whole_scores
+
+
+def _recomputed_layers(choice: Choice, stage: int) -> float:
+    """Return how many layers a full recomputation computes at a time."""
+    if choice.tuning.recompute_method == "block":
+        return 1.0
+    layers_per_chunk = choice.stage_layers[stage] / choice.layout.virtual_pipeline
+    return min(float(choice.tuning.recompute_num_layers), layers_per_chunk)
+
+
+def _recomputed(choice: Choice, stage: int) -> tuple[float, float]:
+    """Return the bytes that the backward pass computes again (activations, attention scores).
+
+    Our own trainer is not included: its plan was compared with measurements as a sum.
+    """
+    recompute = choice.training.recompute
+    if choice.own_trainer or recompute == "none":
+        return 0.0, 0.0
+    layer_bytes, layer_scores = _layer_activations(choice)
+    backward_scores = layer_scores * _backward_score_share(choice)
+    if recompute == "selective":
+        return 0.0, layer_scores + backward_scores
+    layers = _recomputed_layers(choice, stage)
+    return layers * layer_bytes, layers * layer_scores + backward_scores
 
 
 def _backward_score_share(choice: Choice) -> float:
@@ -385,12 +477,14 @@ def _logits(choice: Choice) -> float:
         logits = tokens * shape.padded_vocabulary / layout.tensor
         return width * logits + min(4 * logits, LOSS_BLOCK_BYTES)
 
-    hidden_bytes = 2 * width * shape.hidden
+    # Without sequence parallelism, the last norm's input and output are whole on each rank.
+    hidden_bytes = 2 * width * shape.hidden * layout.tensor / _sequence_split(choice)
     if choice.own_trainer:
+        hidden_bytes = 2 * width * shape.hidden
         logit_bytes = 2 * width
     else:
-        loss_fusion = choice.training.loss_fusion
-        logit_bytes = width + _FUSED_LOSS_BYTES.get(loss_fusion, CROSS_ENTROPY_BYTES)
+        loss_bytes = _DEEPSPEED_LOSS_BYTES if choice.deepspeed else CROSS_ENTROPY_BYTES
+        logit_bytes = width + _FUSED_LOSS_BYTES.get(choice.training.loss_fusion, loss_bytes)
 
     return tokens * (hidden_bytes + logit_bytes * shape.padded_vocabulary) / layout.tensor
 
@@ -431,6 +525,38 @@ def _engine_buffers(choice: Choice, parameters: int) -> int:
         return 0
 
     return 0
+
+
+def _frees_gradients(choice: Choice) -> bool:
+    """Return whether DeepSpeed's ZeRO 1 or 2 frees the gradients after each step."""
+    return choice.deepspeed and not choice.own_trainer and choice.layout.zero_stage in (1, 2)
+
+
+def _bucket(choice: Choice) -> int:
+    """Return the bytes of the bucket in which DeepSpeed gathers gradients in a backward pass.
+
+    With pipeline stages, DeepSpeed allocates the bucket once the activations have been freed.
+    """
+    if not _frees_gradients(choice) or choice.layout.pipeline > 1:
+        return 0
+    num_buckets = 2 if choice.tuning.overlap_gradients else 1
+    return num_buckets * _width(choice) * DEEPSPEED_BUCKET
+
+
+def _moments(choice: Choice, parameters: int) -> int:
+    """Return the bytes of the moments that the optimizer's first step creates.
+
+    The optimizers of Apex and Transformer Engine, and PyTorch's, create them in their first `step`.
+    DeepSpeed calls `step` once at the start for ZeRO 0 and 3.
+    """
+    layout = choice.layout
+    is_offloaded = choice.training.offload and choice.deepspeed
+    is_created_later = not choice.deepspeed or layout.zero_stage in (1, 2)
+    if choice.own_trainer or is_offloaded or not is_created_later:
+        return 0
+    replicas = layout.data * layout.context
+    moment_bytes = 4 * len(choice.training.optimizer.moments)
+    return round(parameters * moment_bytes / (replicas if layout.zero_stage else 1))
 
 
 def _workspaces(choice: Choice) -> int:
