@@ -71,6 +71,7 @@ class PlanningMessage(Message):
 
     WITH_SCORES = " ({needed} if attention scores are stored)"
     MEMORY_AVAILABLE = "{available} are available"
+    LIKELY_MEMORY = "nine of ten such plans took {sizes}"
     MEMORY_UNKNOWN = "the size of the memory is not known"
     USABLE_SHARE = ", of which a plan may use {share:.0%}"
     LESS_MEMORY = (

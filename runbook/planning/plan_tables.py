@@ -130,9 +130,15 @@ def _devices(phase: PhasePlan) -> tuple[str, str]:
 def _needed_memory(plan: Plan) -> tuple[str, str]:
     memory = plan.memory[FULL]
     needed = show_bytes(memory.least_bytes)
+    likely = PlanningMessage.LIKELY_MEMORY.fill(sizes=_range_of(memory.likely_bytes))
     if not memory.limit_bytes:
-        return needed, f"available: {UNKNOWN}"
-    return needed, f"of {show_bytes(memory.limit_bytes)}"
+        return needed, f"available: {UNKNOWN}; {likely}"
+    return needed, f"of {show_bytes(memory.limit_bytes)}; {likely}"
+
+
+def _range_of(sizes: tuple[int, int] | None) -> str:
+    """Return a range of bytes as text."""
+    return " to ".join(map(show_bytes, sizes)) if sizes else UNKNOWN
 
 
 def _with_failures(plan: Plan) -> list[tuple[str, str, str]]:
@@ -299,11 +305,13 @@ def memory_table(plan: Plan) -> Table:
                 for part, words in _MEMORY_PARTS.items()
             },
             **{name: _bytes_of(size, memory.limit_of) for name, size in whole.items()},
+            "nine of ten peaks": _range_of(memory.likely_bytes),
+            "nvidia-smi, nine of ten": _range_of(memory.likely_on_device),
         }
 
     note = (
-        "The parts belong to one rank of the fullest stage. On accelerators, contexts and "
-        "communication buffers are not counted."
+        "The parts belong to one rank of the fullest stage. On accelerators, contexts, "
+        "communication buffers and unused blocks are not counted; nvidia-smi counts them."
     )
     return by_phase(rows, "Memory", note)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -19,10 +20,13 @@ import pytest
 from runbook.params.project import project_root
 from runbook.params.schema.entries import Model
 from runbook.planning.choice import full_choice
-from runbook.planning.cost.memory import DEEPSPEED_BUCKET, StageMemory, all_stages
+from runbook.planning.cost.memory import DEEPSPEED_BUCKET, StageMemory, all_stages, phase_memory
+from runbook.planning.cost.memory_ranges import ALLOCATED as ALLOCATED_RANGE
+from runbook.planning.cost.memory_ranges import ON_CPU, ON_DEVICE, OWN_ON_GPU
 
 from .conftest import build
-from .test_plan_memory_measured import HERE, with_scores
+from .test_plan_memory_measured import HERE, planned, with_scores
+from .test_plan_memory_measured import ROWS as ON_CPUS
 
 Row = dict[str, str]
 LINES = (project_root(HERE) / "benchmarks/blind_memory.csv").read_text(encoding="utf-8")
@@ -153,6 +157,62 @@ def test_four_logs_of_megatron_deepspeed_are_planned_within_one_percent() -> Non
     rows = [row for row in ALLOCATED if of_deepspeed(row)]
     assert errors_of(rows, first_planned) == (4, 16.3, 32.7, 32.7)
     assert errors_of(rows) == (4, 0.7, 1.0, 1.0)
+
+
+def nine_of_ten(ratios: list[float]) -> tuple[float, float]:
+    """Return the 5th and the 95th percentile, rounded outwards to percents."""
+    cuts = statistics.quantiles(ratios, n=20, method="inclusive")
+    return math.floor(100 * cuts[0]) / 100, math.ceil(100 * cuts[-1]) / 100
+
+
+def ratios_of(rows: list[Row]) -> list[float]:
+    return [float(row["peak_mib"]) / planned_mib(row) for row in rows]
+
+
+def test_ranges_of_the_plan_hold_nine_of_ten_measured_peaks() -> None:
+    assert nine_of_ten(ratios_of(ALLOCATED)) == ALLOCATED_RANGE
+    deepspeed = [row for row in ON_THE_DEVICE if of_deepspeed(row)]
+    megatron = [row for row in ON_THE_DEVICE if not of_deepspeed(row)]
+    assert (len(megatron), len(deepspeed)) == (53, 77)
+    assert nine_of_ten(ratios_of(megatron)) == ON_DEVICE["megatron-lm"]
+    assert nine_of_ten(ratios_of(deepspeed)) == ON_DEVICE["megatron-deepspeed"]
+    assert nine_of_ten([int(row["peak_bytes"]) / planned(row) for row in ON_CPUS]) == ON_CPU
+
+
+def test_range_of_our_trainer_on_a_gpu_holds_all_eight_sizes_measured() -> None:
+    table = (project_root(HERE) / "docs/measurements/gpu-h200.md").read_text(encoding="utf-8")
+    _, _, rows = table.partition("planned GiB |")
+    errors = [float(cell) for cell in re.findall(r"\+([\d.]+) % \|$", rows.split("\n\n")[0], re.M)]
+    assert len(errors) == 8
+    ratios = [1 / (1 + error / 100) for error in errors]
+    assert min(ratios) > OWN_ON_GPU.low
+    assert max(ratios) < OWN_ON_GPU.high
+
+
+@pytest.mark.parametrize(
+    ("framework", "likely", "on_device"),
+    [
+        ("megatron-lm", ALLOCATED_RANGE, ON_DEVICE["megatron-lm"]),
+        ("nemo", ALLOCATED_RANGE, ON_DEVICE["megatron-lm"]),
+        ("megatron-deepspeed", ALLOCATED_RANGE, ON_DEVICE["megatron-deepspeed"]),
+        ("runbook", OWN_ON_GPU, None),
+    ],
+)
+def test_ranges_depend_on_the_program(
+    framework: str, likely: tuple[float, float], on_device: tuple[float, float] | None
+) -> None:
+    choice = full_choice(build({"training": {"framework": framework}}, device="H100-SXM"))
+    memory = phase_memory(choice, all_stages(choice), None)
+    assert memory.likely_bytes == tuple(round(share * memory.least_bytes) for share in likely)
+    device_bytes = on_device and tuple(round(share * memory.least_bytes) for share in on_device)
+    assert memory.likely_on_device == device_bytes
+
+
+def test_range_of_a_node_without_accelerators_is_that_of_its_processes() -> None:
+    choice = full_choice(build())
+    memory = phase_memory(choice, all_stages(choice), None)
+    assert memory.likely_bytes == ON_CPU.of(memory.least_bytes)
+    assert memory.likely_on_device is None
 
 
 def recomputing(**changes: str) -> StageMemory:

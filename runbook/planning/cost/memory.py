@@ -17,6 +17,7 @@ from runbook.plan_file.diagnostics import RuleResult
 from runbook.plan_file.schema import ADAM_MOMENTS, Layout, ModelShape, Precision
 from runbook.planning.choice import Choice, Machine
 from runbook.planning.cost import cpu
+from runbook.planning.cost.memory_ranges import device_range, measured_range
 from runbook.planning.cost.step_inputs import device_of, memory_of
 from runbook.planning.messages import PlanningMessage
 from runbook.planning.rule_codes import PlanCode
@@ -649,6 +650,10 @@ class PhaseMemory:
     """Available memory in bytes; 0 if unknown."""
     least_bytes: int
     most_bytes: int
+    likely_bytes: tuple[int, int]
+    """Range of nine of ten measured peaks, for a plan of `least_bytes`."""
+    likely_on_device: tuple[int, int] | None
+    """Range of nine of ten readings of nvidia-smi, for a plan of `least_bytes`; None if unknown."""
 
 
 def all_stages(choice: Choice) -> list[StageMemory]:
@@ -682,6 +687,7 @@ def phase_memory(choice: Choice, stages: list[StageMemory], machine: Machine | N
         least_bytes, most_bytes = node_bytes(stages, choice.devices_per_node)
         limit = (machine.memory_bytes if machine else 0) or choice.site.hardware.node_memory
 
+    on_device = device_range(choice)
     return PhaseMemory(
         fullest_stage=fullest,
         least_by_stage=tuple(stage.least for stage in stages),
@@ -689,6 +695,8 @@ def phase_memory(choice: Choice, stages: list[StageMemory], machine: Machine | N
         limit_bytes=limit,
         least_bytes=least_bytes,
         most_bytes=most_bytes,
+        likely_bytes=measured_range(choice).of(least_bytes),
+        likely_on_device=on_device.of(least_bytes) if on_device else None,
     )
 
 
