@@ -16,7 +16,7 @@ class RunbookError(CodedError):
     exit_code = 1
 
     def _render_traceback_(self) -> list[str]:
-        """Return the text that a notebook shows in place of a traceback.
+        """Return the text shown in a notebook in place of a traceback.
 
         The user has to change something, so a traceback into runbook code does not help.
         """
@@ -27,7 +27,7 @@ class ViewInterrupted(KeyboardInterrupt):
     """Raised when a cell that only watches a job is interrupted."""
 
     def _render_traceback_(self) -> list[str]:
-        """Return the text that a notebook shows in place of a traceback, as nothing has failed."""
+        """Return the text shown in a notebook in place of a traceback, as nothing has failed."""
         return ["KeyboardInterrupt"]
 
 

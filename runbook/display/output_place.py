@@ -13,7 +13,7 @@ from runbook.core.table import Row, Table
 from runbook.results.figures.drawing import as_png, as_svg
 
 ENGINE_VARIABLE = "RUNBOOK_ENGINE"
-"""Environment variable that our papermill engine sets in its kernels.
+"""Environment variable set by our papermill engine in its kernels.
 
 Displays updated in place then appear in the log (records/client.py).
 """
@@ -160,7 +160,7 @@ def _part_text(part: Any) -> str:
 
 
 def show_text(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
-    """Print immediately, in characters that the terminal supports.
+    """Print immediately, in characters supported by the terminal.
 
     If only ASCII is supported, other characters become `?` instead of causing a traceback.
     """

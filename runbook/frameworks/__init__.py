@@ -133,7 +133,7 @@ def _keys_of(framework: str) -> set[str]:
 
 
 def honours(framework: str, key: str) -> bool:
-    """Return whether a framework honours the value that the run file gives for a key.
+    """Return whether a framework honours the value given by the run file for a key.
 
     Lengths apply to every framework, and are written in the unit that it uses.
 
@@ -163,7 +163,7 @@ _WRITTEN_OTHERWISE = (
     "parallel.virtual_pipeline",
     "parallel.zero_stage",
 )
-"""Keys that a framework receives in another unit, as multiple options, or from the job script."""
+"""Keys received by a framework in another unit, as multiple options, or from the job script."""
 
 
 def _refuse_unknown(settings: Settings) -> None:

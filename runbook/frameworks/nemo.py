@@ -334,7 +334,7 @@ def arguments(run: PhaseRun) -> list[str]:
     """Return the overrides to pass to megatron_gpt_pretraining.py.
 
     Options from the site replace ours. The base is the configuration file in the image, which is
-    not edited. Every value that the file expects from the launcher is passed as an override. In the
+    not edited. Every value expected by the file from the launcher is passed as an override. In the
     script from the document, each of the eight ranks rewrites the file instead.
     """
     site_options = run.settings.site.frameworks["nemo"].options

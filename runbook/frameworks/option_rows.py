@@ -32,7 +32,7 @@ class PhaseRun:
 
     @property
     def job(self) -> Job:
-        """Return the resources that the phase requests from the scheduler."""
+        """Return the resources requested by the phase from the scheduler."""
         return self.settings.job(self.phase.phase)
 
     @property
@@ -117,7 +117,7 @@ class Option:
 
     @property
     def keys(self) -> list[str]:
-        """Return the keys that the option sets."""
+        """Return the keys set by the option."""
         return self.key.split()
 
     def value(self, run: PhaseRun) -> object:
@@ -213,7 +213,7 @@ def plan_path(key: str) -> str:
 
 
 def written(table: Iterable[Option], run: PhaseRun) -> dict[str, object]:
-    """Return names and values for the options that this phase needs, in table order."""
+    """Return names and values for the options needed by this phase, in table order."""
     values: dict[str, object] = {}
     for option in table:
         value = option.value(run)

@@ -40,7 +40,7 @@ MODULES = (
     "runbook.training.loop",
     "runbook.training.engines.megatron_engine",
 )
-"""Modules that the server imports.
+"""Modules imported by the server.
 
 The trainer is named as a string, because only this separate process imports it.
 """
@@ -62,7 +62,7 @@ def short_name(path: str) -> Iterator[str]:
 
 
 class RankRequest:
-    """The function that a rank runs, its working directory, arguments and environment."""
+    """The function run by a rank, its working directory, arguments and environment."""
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ def serve(path: str, modules: Sequence[str], *, keeps_ranks: bool = False) -> No
 
 
 class RankStandIn:
-    """The process that a job script starts for a rank in place of python."""
+    """The process started by a job script for a rank in place of python."""
 
     def __init__(self) -> None:
         self.rank: int | None = None

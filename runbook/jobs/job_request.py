@@ -241,7 +241,7 @@ def element_folders(folder: JobFolder) -> list[JobFolder]:
 
 
 def array_indices(text: str) -> list[int]:
-    """Return the indices that an array directive specifies.
+    """Return the indices specified by an array directive.
 
     >>> array_indices("0-3"), array_indices("1,4-6%2"), array_indices("")
     ([0, 1, 2, 3], [1, 4, 5, 6], [])

@@ -34,7 +34,7 @@ SCHEDULER_NAMES = frozenset({LOCAL, *QUEUE_KINDS})
 
 
 def get_scheduler(site: Site) -> Scheduler:
-    """Return the scheduler that a site uses."""
+    """Return the scheduler used on a site."""
     return scheduler_named(site.scheduler)
 
 

@@ -37,7 +37,7 @@ _OPTION_OF_VARIABLE = {
     "MEM_PER_GPU": "mem",
     "NO_REQUEUE": "requeue",
 }
-"""The option that an sbatch variable sets, where the two names differ.
+"""The option set by an sbatch variable, where the two names differ.
 
 See the section INPUT ENVIRONMENT VARIABLES of sbatch(1).
 """

@@ -673,7 +673,7 @@ def _is_open(text: str, values: Mapping[str, str]) -> bool:
 
 
 def _is_whole(values: Mapping[str, str]) -> bool:
-    """Return whether a record has every field that the fast path needs."""
+    """Return whether a record has every field needed by the fast path."""
     has_time = "milliseconds" in values or "seconds" in values
     return has_time and "skipped" in values and "loss" in values
 

@@ -133,7 +133,7 @@ class ParsedLog:
     unread_lines: int = 0
     files: list[str] = field(default_factory=list)
     arguments: dict[str, str] = field(default_factory=dict)
-    """Arguments that the program printed, by name."""
+    """Arguments printed by the program, by name."""
     failures: list[Failure] = field(default_factory=list)
     """Known failures, found in the lines between the records."""
     cause: Failure | None = None
@@ -443,7 +443,7 @@ class LineReader(ABC):
 
     name: str
     arguments: dict[str, str] = field(default_factory=dict)
-    """Arguments that the program printed, by name."""
+    """Arguments printed by the program, by name."""
     evaluated: str = ""
     """The loss in the last evaluation, as printed."""
 

@@ -207,7 +207,7 @@ def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailur
 
 
 def _explain_kill(job: EndedJob, attempt: Attempt) -> _JobFailure:
-    """Explain why a rank was killed by the cause that the log names, if there is one.
+    """Explain why a rank was killed by the cause named by the log, if there is one.
 
     The job still counts as killed, unless it completed no step and the cause can kill a process and
     must be fixed before a restart.
@@ -256,7 +256,7 @@ def _last_error(lines: Sequence[str]) -> str:
 
 
 def _is_decisive(failure: Failure) -> bool:
-    """Return whether a failure explains more than the last error that the program printed."""
+    """Return whether a failure explains more than the last error printed by the program."""
     if failure.level is Level.SYMPTOM:
         return failure.decision is NextStep.FIX_FIRST
     return failure.level is Level.CAUSE

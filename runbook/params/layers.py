@@ -29,7 +29,7 @@ from runbook.plan_file.diagnostics import Statement
 GIVEN_BEFORE = "given before"
 """The layer with the values that the user gave when the run folder was created."""
 GIVEN = (GIVEN_BEFORE, "notebook", "command line")
-"""Layers with values that the user gives. They are on top of the files.
+"""Layers with values given by the user. They are on top of the files.
 
 The files themselves are searched for secrets as text.
 """
@@ -64,7 +64,7 @@ class Origin:
 
 @dataclass
 class Layer:
-    """The values that a single source sets, by dotted key."""
+    """The values set by a single source, by dotted key."""
 
     name: str
     leaves: dict[str, Origin] = field(default_factory=dict)

@@ -293,7 +293,7 @@ class RunLoading:
             self._report("training", where, rule)
 
     def _entry(self, key: str, catalogue: Catalogue[Any] | None) -> Any:
-        """Return the catalogue entry that a key names, or None if there is none.
+        """Return the catalogue entry named by a key, or None if there is none.
 
         If the value is not a name, that is reported when its layer is checked.
         """

@@ -116,7 +116,7 @@ def _bad_node_facts(folder: Path) -> list[tuple[str, str]]:
 FORECASTS_OF_ALL_RUNS = "Forecasts of all runs"
 """Title for the report entry about forecasts in all runs."""
 MOST_MISSES = 3
-"""Maximum number of missed forecasts that a report lists. forecasts.jsonl has all of them."""
+"""Maximum number of missed forecasts listed in a report. forecasts.jsonl has all of them."""
 
 
 def _forecast_facts(runs: Path) -> list[tuple[str, str]]:

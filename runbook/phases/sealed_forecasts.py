@@ -166,7 +166,7 @@ def _useful_time_forecast(plan: Plan) -> list[Forecast]:
 
 
 def _planned_numbers(plan: Plan, rates: Rates) -> list[tuple[str, str, float]]:
-    """Return quantity, unit and value for everything that the plan predicts for training."""
+    """Return quantity, unit and value for everything predicted by the plan for training."""
     time = plan.time[FULL]
     memory = planned_numbers(plan, FULL)[quantities.PROCESS_MEMORY]
     hours = time.device_hours * rates.held_devices if time.device_hours else None

@@ -61,7 +61,7 @@ class TrainingResults:
     planned: Speed
     """The time estimates in plan.json."""
     promised: Mapping[str, Any]
-    """All values that the plan predicts, under the names of the measured values."""
+    """All values predicted by the plan, under the names of the measured values."""
     history: History
     validation: tuple[ValidationLoss, ...]
     events: tuple[Event, ...]

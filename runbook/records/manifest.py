@@ -105,7 +105,7 @@ class _Manifest:
 
 
 def covered(run_folder: Path) -> list[str]:
-    """Return sorted paths to all files that a manifest covers, relative to the run folder."""
+    """Return sorted paths to all files covered by a manifest, relative to the run folder."""
     names = []
     for folder, subfolders, file_names in os.walk(run_folder, onerror=_refuse_folder):
         # os.walk visits only the folders that remain in this list.
@@ -466,7 +466,7 @@ def cache_agrees(run_folder: Path) -> list[Finding]:
 
 
 def _saved_order(checkpoints: Path) -> dict[str, str]:
-    """Return the checksums for cached files that the newest checkpoint contains.
+    """Return the checksums for cached files contained in the newest checkpoint.
 
     Return an empty dict if there is no checkpoint, or if the checkpoint has no checksums.
     """

@@ -9,7 +9,7 @@ from runbook.records.messages import RecordMessage
 
 
 def read_notebook(path: Path) -> Any:
-    """Return the notebook that a file contains.
+    """Return the notebook contained in a file.
 
     Raise `RecordError` if the file is missing or is not a notebook.
     """

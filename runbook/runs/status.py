@@ -447,7 +447,7 @@ def _queue_rows(scheduler: Scheduler, jobs: Iterable[JobFolder]) -> Sequence[Row
 
 
 def _logs(job: JobFolder) -> list[Path]:
-    """Return every log that a job writes, including those of array elements."""
+    """Return every log written by a job, including those of array elements."""
     logs = []
     for part in (*element_folders(job), job):
         for log in (part.out, part.err):

@@ -208,7 +208,7 @@ class StepOfRun:
     inputs: Mapping[str, object]
     """The values that the outputs depend on. If one of them changes, the step runs again."""
     outputs: Callable[[], Sequence[Path]] = tuple
-    """Return the files that the step writes. The done marker records them."""
+    """Return the files written by the step. The done marker records them."""
     remedy: str = ""
     """How to repeat the step, for the end of an error message."""
 

@@ -42,7 +42,7 @@ class TextCut(StrEnum):
 def cut_of(tokenizer: Tokenizer) -> TextCut:
     """Return how texts may be cut for a tokenizer.
 
-    The result depends on the tokenizer vocabulary, and on the ids that the tokenizer gives for the
+    The result depends on the tokenizer vocabulary, and on the ids given by the tokenizer for the
     built-in edge texts.
     """
     if _may_cross(tokenizer):

@@ -1,4 +1,4 @@
-"""Environment variables that a job script sets for its programs."""
+"""Environment variables set by a job script for its programs."""
 
 from runbook.jobs.render.quoting import expand, quote
 from runbook.params import Settings

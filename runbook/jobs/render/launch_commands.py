@@ -25,7 +25,7 @@ def python_command(settings: Settings) -> str:
 
 
 RANK_SCRIPT = '"$job/rank.sh"'
-"""The script that each process runs. It sets the rank, binds the process to cores and trains."""
+"""The script run by each process. It sets the rank, binds the process to cores and trains."""
 _LINE_END = " \\\n  "
 
 

@@ -139,7 +139,7 @@ def _refuse_what_pbs_lacks(job: Job) -> None:
 def _pbs_letters(settings: Settings, phase: str, job: Job) -> dict[str, str]:
     """Return the one-letter options.
 
-    A site may change `-k` and `-r`, but no directive that the job sets.
+    A site may change `-k` and `-r`, but no directive set by the job.
 
     With `-k doe`, out and err are written in place while the job runs; by default PBS copies them
     when the job ends.

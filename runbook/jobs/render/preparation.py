@@ -29,7 +29,7 @@ class SetupStep:
     """A short name, used in the names of files and done markers."""
     title: str
     creates: str
-    """File or folder that the step creates.
+    """File or folder created by the step.
 
     Empty if the step only checks something and always runs.
     """

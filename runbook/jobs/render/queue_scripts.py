@@ -91,7 +91,7 @@ class QueueScripts(ABC):
     has_container_option: bool
     """Whether the process starter can open a container (pyxis)."""
     data_job_takes_cores_of_queue: bool
-    """Whether a data job without a request for cores uses the cores that the queue grants."""
+    """Whether a data job without a request for cores uses the cores granted by the queue."""
     submit: str
     """Program used to submit a script."""
     cancel: str

@@ -68,7 +68,7 @@ class RenderedJob:
     arguments: list[str]
     """Arguments for the training script or module."""
     files: dict[str, str] = field(default_factory=dict)
-    """Other files that the job reads, by path relative to the job folder."""
+    """Other files read by the job, by path relative to the job folder."""
 
 
 class QueuedTraining:
@@ -99,7 +99,7 @@ class QueuedTraining:
             self.deepspeed = deepspeed_name(settings, spec)
 
     def render(self) -> RenderedJob:
-        """Return the submitted script, the rank.sh that every process runs, and the other files."""
+        """Return the submitted script, the rank.sh run by every process, and the other files."""
         arguments = training_arguments(self.settings, self.spec)
         files = {"rank.sh": self.rank_script(arguments)}
         node_commands = self._node_commands()
@@ -256,7 +256,7 @@ class QueuedTraining:
         return " ".join(["env", package, *map(quote, arguments)])
 
     def variables(self) -> list[str]:
-        """Return the sorted names of environment variables that the job sets for its ranks."""
+        """Return the sorted names of environment variables set by the job for its ranks."""
         names = {
             "MASTER_ADDR",
             "MASTER_PORT",
@@ -276,7 +276,7 @@ class QueuedTraining:
         return sorted(names)
 
     def unset_variables(self) -> list[str]:
-        """Return the sorted names of variables that the site unsets."""
+        """Return the sorted names of variables unset by the site."""
         names: list[str] = []
         for group in self.groups.values():
             names += [name for name, value in group.items() if value is None]
@@ -312,7 +312,7 @@ class QueuedTraining:
         return str(self.spec.parallel.world_size)
 
     def program(self) -> list[str]:
-        """Return the program that each rank runs."""
+        """Return the program run by each rank."""
         python = self.site.python or "python3"
         if self.framework == "runbook":
             return [python, "-m", "runbook.training"]
@@ -389,7 +389,7 @@ def render_job(
 ) -> RenderedJob:
     """Render the job for a training phase, as the site scheduler expects it.
 
-    `plan` is the plan.json that the job reads from the run folder. `python` is the interpreter that
+    `plan` is the plan.json read by the job from the run folder. `python` is the interpreter that
     has the trainer on a local site. `package` is the folder from which a queued job imports our
     trainer. The script finds the run folder relative to itself, or to the folder from which it was
     submitted, because the run folder may move.

@@ -53,7 +53,7 @@ def decision_of_job(folder: JobFolder) -> Decision | None:
 
 
 def nodes_of_job(folder: JobFolder) -> list[str]:
-    """Return the nodes that a job recorded; the list is empty if it recorded none."""
+    """Return the nodes recorded by a job; the list is empty if it recorded none."""
     return job_folder.read_text(folder.hostfile).split()
 
 

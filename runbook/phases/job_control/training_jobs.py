@@ -104,7 +104,7 @@ def render_training(training: PlannedTraining, python: str = "") -> RenderedJob:
 def watch(training: PlannedTraining, training_job: JobStep) -> None:
     """Follow the job through its files until it ends, and resume the training if the job stopped.
 
-    A failure is shown with the last lines that the job printed.
+    A failure is shown with the last lines printed by the job.
     """
     if job_step.require_unchanged(training_job).state is StepState.DONE:
         show_text(PhaseMessage.NOTHING_TO_WATCH.fill(phase=training.phase))

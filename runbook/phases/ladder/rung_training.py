@@ -4,7 +4,7 @@ The steps are the same as in the notebooks 02-data and 04-training, and leave th
 run.yaml, plan.json, the job with its output, metrics, events, checkpoint, done markers and the JSON
 records. The executed notebooks are missing, and so are the results that only notebooks produce: the
 record for 00, sealed forecasts and sample text. Executing the notebooks took three kernels and most
-of the time that a small rung needs. `runbook run RUN --as RUNG` still produces them, without
+of the time needed by a small rung. `runbook run RUN --as RUNG` still produces them, without
 training again.
 """
 
@@ -71,8 +71,8 @@ def can_fork_ranks(settings: Settings) -> bool:
     """Return whether ranks on this machine can be forked from a process that has imported torch.
 
     An interpreter, modules and variables set by the site take effect only when a process starts,
-    and a GPU context does not survive a fork. Systems other than Linux lack calls that the fork
-    server needs.
+    and a GPU context does not survive a fork. Systems other than Linux lack calls needed by the
+    fork server.
     """
     if sys.platform != "linux":
         return False

@@ -106,7 +106,7 @@ class LadderState:
 
 
 def find_ladder(request: LadderRequest) -> LadderState:
-    """Return the existing ladder with this name, or else the one that the budget allows.
+    """Return the existing ladder with this name, or else the one allowed by the budget.
 
     Nothing is written.
     """
@@ -261,7 +261,7 @@ def epochs_of(plan: Plan) -> float | None:
 
 
 def forecast_of_plan(settings: Settings, plan: Plan) -> RunForecast | None:
-    """Return the forecast that the finished ladder gives for the current plan.
+    """Return the forecast given by the finished ladder for the current plan.
 
     Return None if there is no such ladder.
     """

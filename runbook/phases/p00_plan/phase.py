@@ -394,7 +394,7 @@ def file_text(settings: Settings, name: str) -> str:
 
 
 def value_as_written(settings: Settings, key: str) -> str:
-    """Return a value in the notation that the user used.
+    """Return a value in the notation used by the user.
 
     For example, return 00:30:00 for 1800 seconds.
     """

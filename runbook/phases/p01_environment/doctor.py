@@ -124,7 +124,7 @@ def run_questions(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
 
 
 def run_checks(run: str, set_words: Sequence[str]) -> list[Check]:
-    """Check everything that a run needs from its site.
+    """Check everything needed by a run from its site.
 
     On a site without a queue, the ranks run on this machine, in a temporary folder. On a queue, the
     nodes are checked if jobs.environment says how to reach them and the earlier checks found no
@@ -556,7 +556,7 @@ def array_checks(settings: Settings, slurm: Slurm) -> list[Check]:
 
 
 def _partition_of(job: Job, limits: Sequence[QueueLimits]) -> QueueLimits | None:
-    """Return the partition that a job names, or else the default partition.
+    """Return the partition named by a job, or else the default partition.
 
     Return None if the default partition is unknown.
     """

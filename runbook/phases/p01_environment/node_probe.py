@@ -277,7 +277,7 @@ def _is_present(variable: str, device: str, present: Sequence[str]) -> bool:
 
 
 def named_devices(groups: Mapping[str, Mapping[str, str | None]]) -> list[tuple[str, str]]:
-    """Return (variable, device) for each network device that an environment variable names.
+    """Return (variable, device) for each network device named by an environment variable.
 
     Patterns that exclude devices are skipped.
 

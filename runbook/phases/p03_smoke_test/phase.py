@@ -121,7 +121,7 @@ def gate(run: PlannedRun, session: Session) -> Table:
 
 
 def _write_verdict(run: PlannedRun, checks: Sequence[Check]) -> None:
-    """Write the verdict to the file that the training phase reads."""
+    """Write the verdict to the file read by the training phase."""
     verdict = "pass"
     rows = []
     for check in checks:

@@ -68,7 +68,7 @@ def file_execution(
     Return the record, or None if the notebook belongs to no known run.
 
     `record` is the run folder and phase, needed if a notebook failed before it could print them.
-    `ended_as` is the state and reason that the engine observed; they override what the kernel
+    `ended_as` is the state and reason observed by the engine; they override what the kernel
     wrote. `announced` replaces the output where the notebook names its run.
     """
     announced = announced or announced_by(notebook)

@@ -42,7 +42,7 @@ SPARK_WIDTH = 20
 
 
 class FrontPage(NamedTuple):
-    """The content that the front page shows in addition to the records.
+    """The content shown on the front page in addition to the records.
 
     `phases/run_report.py` computes this content, because it can read the plan, the prices and the
     site files.

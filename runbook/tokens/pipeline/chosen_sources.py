@@ -1,4 +1,4 @@
-"""Decides which documents are kept, by the source that each record names."""
+"""Decides which documents are kept, by the source named by each record."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class TokenizeOptions:
     source_key: str = "auto"
     """Dotted key with the source of a record, such as meta.source.
 
-    `auto` means a known key that the first record contains.
+    `auto` means a known key contained in the first record.
     """
     keep_sources: tuple[str, ...] = ()
     """Keep only documents from these sources; empty means all sources."""

@@ -70,7 +70,7 @@ def work(
     """Run a worker. The worker ends when its parent ends, for any reason."""
     # The parent process handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A worker from an earlier run must not keep writing to files that a new run uses.
+    # A worker from an earlier run must not keep writing to files used by a new run.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

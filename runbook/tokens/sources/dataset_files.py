@@ -45,13 +45,13 @@ class RemoteFile:
     bytes: int = 0
     sha256: str = ""
     md5: str = ""
-    """MD5 checksum that a bucket gives for a file."""
+    """MD5 checksum given by a bucket for a file."""
     also: str = ""
     """An alternative path to the file below the dataset folder."""
 
 
 def expected_files(dataset: Dataset) -> list[SourceFile]:
-    """Return the files that the catalogue lists for a dataset, in joining order."""
+    """Return the files listed in the catalogue for a dataset, in joining order."""
     files = list(dataset.files)
     for group in dataset.parts or dataset.groups:
         if "{number}" not in group.path or group.last < group.first:
@@ -83,7 +83,7 @@ def place_of(folder: Path, file: SourceFile | RemoteFile) -> Path:
 
 
 def holds_dataset(folder: Path, dataset: Dataset) -> bool:
-    """Return whether a folder contains any file of the type that a dataset needs.
+    """Return whether a folder contains any file of the type needed by a dataset.
 
     The type is token files if the dataset is already tokenized, or else text files.
     """
@@ -97,7 +97,7 @@ def holds_dataset(folder: Path, dataset: Dataset) -> bool:
 
 
 def has_every_file(folder: Path, dataset: Dataset) -> bool:
-    """Return whether a folder contains all files that the catalogue lists for a dataset.
+    """Return whether a folder contains all files listed in the catalogue for a dataset.
 
     Return False if the dataset lists no files.
 
@@ -154,7 +154,7 @@ def choose_files(
     source: str,
     remedy: str,
 ) -> list[RemoteFile]:
-    """Return the files that the catalogue lists for a source.
+    """Return the files listed in the catalogue for a source.
 
     If the catalogue names no files, return the files that match its pattern.
 

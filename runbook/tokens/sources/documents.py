@@ -296,7 +296,7 @@ class Parser:
         return text
 
     def source_of(self, line: bytes | bytearray | memoryview) -> str:
-        """Return the source that a record names."""
+        """Return the source named by a record."""
         try:
             return str(self._source_of(self._sources.decode(line)))
         except (ValueError, RecursionError):

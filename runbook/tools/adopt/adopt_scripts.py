@@ -157,7 +157,7 @@ class AdoptReport:
         return rows
 
     def _launch_rows(self) -> list[Row]:
-        """Return a row for each training run that the script starts, and mark the adopted one."""
+        """Return a row for each training run started by the script, and mark the adopted one."""
         adopted = self.adopted
         places = adopted.script.places
         rows: list[Row] = []
@@ -555,7 +555,7 @@ def _files_beside(script: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Read the small text files next to a script that the script may start or read.
 
     Search the script folder and two levels below it. From the parent folder and the checkout,
-    read only files that the script names. Access tokens in all files are masked. Files that contain
+    read only files named by the script. Access tokens in all files are masked. Files that contain
     only a secret, or cannot be read, are left out; the second dictionary says why.
     """
     folder = script.resolve().parent

@@ -75,7 +75,7 @@ class Adoption:
     errors: Sequence[KnownError]
     required: Mapping[str, str]
     launches: Sequence[Launch] = ()
-    """Every training run that the script starts, without repetitions."""
+    """Every training run started by the script, without repetitions."""
     source: str = ""
     """What people call the job: the script name."""
     launch: Launch | None = None
@@ -216,7 +216,7 @@ def rewritten(adopted: Adoption) -> Adoption:
 
 
 def _chosen(launches: Sequence[Launch], number: int, file_name: str) -> list[Launch]:
-    """Return the launches up to the one that the run file describes."""
+    """Return the launches up to the one described by the run file."""
     if number > len(launches) or number < 0:
         raise ParamsError(
             AdoptMessage.LAUNCH_OUT_OF_RANGE,
@@ -350,7 +350,7 @@ def _config_of(script: Script, framework: str) -> str:
 
 
 def _registry_of(script: Script) -> str:
-    """Return the Python configuration file that a torchtitan command names, and the function in it.
+    """Return the Python configuration file named by a torchtitan command, and the function in it.
 
     `--module llama3 --config llama3_8b` is a function in
     torchtitan/models/llama3/config_registry.py.
@@ -747,7 +747,7 @@ def _note_unset_arguments(launch: Launch, script: Script, findings: Findings) ->
 
 
 def _take_nemo(launch: Launch, findings: Findings) -> program_arguments.ModelKind:
-    """Adopt the overrides for NeMo, and the model from the NeMo file that the launch selects.
+    """Adopt the overrides for NeMo, and the model from the NeMo file selected by the launch.
 
     Return the kind of model.
     """

@@ -69,7 +69,7 @@ class Findings:
     The run file has a placeholder for each question.
     """
     tokenizer_kind: str = ""
-    """The tokenizer that the source names, such as GPT2BPETokenizer or Llama2Tokenizer."""
+    """The tokenizer named by the source, such as GPT2BPETokenizer or Llama2Tokenizer."""
     has_absent_document: bool = False
     """Whether the training uses a DeepSpeed configuration that is not available."""
     vocabulary: int = 0

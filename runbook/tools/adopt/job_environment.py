@@ -1,6 +1,6 @@
 """Compares variables and modules in a job with those on the site.
 
-Some variables set an option in a script that a document provides.
+Some variables set an option in a script provided by a document.
 """
 
 import json
@@ -117,7 +117,7 @@ def take_modules(script: Script, findings: Findings) -> None:
 
 
 def _loaded_modules(command_words: Sequence[str]) -> Sequence[str]:
-    """Return the modules that a command loads; empty unless the command is `module load`."""
+    """Return the modules loaded by a command; empty unless the command is `module load`."""
     if command_words[:2] == ["module", "load"]:
         return command_words[2:]
     if command_words[0] == "ml":
@@ -282,7 +282,7 @@ def _data_path(value: Word, findings: Findings) -> None:
 
 
 def _dataset(text: str, line: int, findings: Findings) -> None:
-    """Adopt the dataset that a value names, and drop the remarks about token files."""
+    """Adopt the dataset named by a value, and drop the remarks about token files."""
     dataset = dataset_of(text)
     if not dataset:
         return

@@ -190,7 +190,7 @@ def _written_out(evidence: Evidence, variable: str, name: str) -> Iterator[tuple
 
 
 def _squashed_images(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 6: the script overwrites an image that the caller sets."""
+    """Error 6: the script overwrites an image set by the caller."""
     commands = evidence.script.commands
     imports = any(word.text == "enroot" for command in commands for word in command.words)
     starts_document = evidence.called("azure-175b") or not (evidence.launches or imports)

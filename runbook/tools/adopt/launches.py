@@ -1,4 +1,4 @@
-"""Finds the training runs that a script launches, and its site, framework and document."""
+"""Finds the training runs launched by a script, and its site, framework and document."""
 
 import json
 import re
@@ -431,7 +431,7 @@ def _sum_of_signs(text: str, signs: Sequence[tuple[str, int]]) -> int:
 
 
 def framework_of(launches: Sequence[Launch]) -> str:
-    """Return the framework that a launched program uses, based on name, options or folder."""
+    """Return the framework used by a launched program, based on name, options or folder."""
     texts: list[str] = []
     programs: set[str] = set()
     names: set[str] = set()

@@ -30,7 +30,7 @@ _PROGRAMS = {
     "mimo": "pretrain_vlm.py",
     "multimodal-llava": "pretrain_vlm.py",
 }
-"""The program that a test case runs, by folder. Tests in other folders use pretrain_gpt.py."""
+"""The program run by a test case, by folder. Tests in other folders use pretrain_gpt.py."""
 _PRETRAINS = "pretraining"
 
 
@@ -86,7 +86,7 @@ def _refuse_other_mode(values: Sequence[ConfigValue], name: str) -> None:
 
 
 def _words(option: ConfigValue) -> list[Word]:
-    """Return the words that the runner passes for an option.
+    """Return the words passed by the runner for an option.
 
     A list in brackets becomes one word per element, and a value of true adds no word.
     """

@@ -118,7 +118,7 @@ Megatron modules are not among them, because all kinds of programs import Megatr
 
 
 def imported_frameworks(texts: Mapping[str, str]) -> dict[str, str]:
-    r"""Return the framework that each Python program imports, by file name.
+    r"""Return the framework imported by each Python program, by file name.
 
     Programs that import none of these modules are omitted.
 

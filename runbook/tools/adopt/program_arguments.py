@@ -29,7 +29,7 @@ _DATASETS = {
 
 
 def _data_path(option: str, values: Sequence[Word], findings: Findings) -> None:
-    """Adopt the token files that an option names.
+    """Adopt the token files named by an option.
 
     If the files belong to a dataset in the catalogue, use that dataset. Otherwise, use their
     folder.
@@ -60,7 +60,7 @@ def _data_path(option: str, values: Sequence[Word], findings: Findings) -> None:
 
 
 def _take_data_path(option: Word, values: Sequence[Word], findings: Findings) -> None:
-    """Adopt the token files that an option names.
+    """Adopt the token files named by an option.
 
     Report an option that has no value because its variable was empty.
     """
@@ -85,7 +85,7 @@ def _held_out(values: Sequence[Word], findings: Findings) -> None:
 
 
 def dataset_of(path: str) -> str:
-    """Return the dataset in the catalogue that a path names, or an empty string."""
+    """Return the dataset in the catalogue named by a path, or an empty string."""
     for word, dataset in _DATASETS.items():
         if word in path.lower():
             return dataset

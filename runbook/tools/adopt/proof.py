@@ -1,6 +1,6 @@
 """Proves that an adopted run file matches the script.
 
-The proof compares every option in the script with the one that the run file renders.
+The proof compares every option in the script with the one rendered by the run file.
 
 Each option is the same, changed, dropped or added, and the proof states the reason. An option
 without a reason is unaccounted for. A run file with such an option never passes.
@@ -428,7 +428,7 @@ class _Proof:
             )
 
     def _rendered_document(self) -> dict[str, object]:
-        """Return the entries in the DeepSpeed configuration that the run file renders."""
+        """Return the entries in the DeepSpeed configuration rendered by the run file."""
         if self.rendered is None or "megatron-deepspeed" not in self.findings.site.frameworks:
             return {}
         return _flat(json.loads(deepspeed_file(self.rendered.settings, self.rendered.phase)))
@@ -509,7 +509,7 @@ def _accounted(verdict: OptionVerdict, why: str) -> OptionVerdict:
 
 
 def _keys_of(option: Option | None) -> Sequence[str]:
-    """Return the run file keys that an option sets; empty for an unknown option."""
+    """Return the run file keys set by an option; empty for an unknown option."""
     if option is None:
         return ()
     return option.keys
@@ -605,7 +605,7 @@ def _options(framework: str, arguments: Sequence[Word]) -> Iterator[tuple[str, W
 
 
 def _rendered_values(framework: str, rendered: RenderedPhase) -> dict[str, list[str]]:
-    """Return the option values that the run file renders, by option name with dashes.
+    """Return the option values rendered by the run file, by option name with dashes.
 
     If the site has no checkout of the program in the script, the run uses our own trainer, which
     reads plan.json. In that case, write the same values as options for the program in the script.
@@ -625,7 +625,7 @@ def _rendered_values(framework: str, rendered: RenderedPhase) -> dict[str, list[
 
 
 def _wanted(option: Option, values: Sequence[Word]) -> Any:
-    """Return the value that an option sets, or None if it is unknown."""
+    """Return the value set by an option, or None if it is unknown."""
     if option.means is not None:
         return option.means
     if option.read is None or not values:

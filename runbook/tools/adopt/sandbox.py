@@ -2,7 +2,7 @@
 
 The job sees programs on this machine read-only, an empty home folder, no network and no devices.
 The only user files that it sees are copies of small text files: those next to the script, and those
-in the checkout that the script names. Linux user namespaces (`unshare` from util-linux) make this
+in the checkout named by the script. Linux user namespaces (`unshare` from util-linux) make this
 possible without privileges. If a machine forbids user namespaces, the script is not run at all.
 """
 
@@ -50,7 +50,7 @@ class SandboxRun:
     """The trace left by a job in the sandbox, and its time limit."""
 
     raw: str
-    """The unparsed trace of everything that the job started."""
+    """The unparsed trace of everything started by the job."""
     seconds: int
     """The time limit that was applied."""
 
@@ -309,7 +309,7 @@ def filled_in(name: str, text: str) -> str:
 
 @dataclass(frozen=True)
 class JobSize:
-    """The resources that a job requests from its queue."""
+    """The resources requested by a job from its queue."""
 
     directives: Mapping[str, str]
     nodes: int
@@ -352,7 +352,7 @@ def environment(job: SandboxJob, retry: Retry) -> dict[str, str]:
 
 
 def _queue_variables(job: SandboxJob, size: JobSize) -> dict[str, str]:
-    """Return the variables that the queue sets. For an unknown queue, use those from Slurm."""
+    """Return the variables set by the queue. For an unknown queue, use those from Slurm."""
     queues = {directive.queue for directive in job.directives}
     # Job options may have been given on the qsub command line
     if "PBS_NODEFILE" in job.files[job.main]:
@@ -492,7 +492,7 @@ _NODES = ("nodes", "select", "nnodes")
 
 
 def _job_size(job: SandboxJob) -> JobSize:
-    """Read the nodes, devices and tasks that a job requests.
+    """Read the nodes, devices and tasks requested by a job.
 
     For resources that the job does not request, use what the sandbox assumes.
     """

@@ -358,7 +358,7 @@ WRITTEN_JOB = "submitted.sh"
 
 
 def _submitted_file(arguments: Sequence[str], job: SandboxJob) -> str:
-    """Return the job script that a submit command names, or a name for a new file."""
+    """Return the job script named by a submit command, or a name for a new file."""
     for argument in arguments:
         for name in job.files:
             if argument.endswith(name):
@@ -631,7 +631,7 @@ def _submitted_job(
     text: str,
     numbers: LineNumbers,
 ) -> SandboxJob:
-    """Return the job that a submit command starts; `text` is its script."""
+    """Return the job started by a submit command; `text` is its script."""
     arguments = [word.text for word in command.words[1:]]
     main = _submitted_file(arguments, job)
     numbers.add(main, text)
@@ -682,7 +682,7 @@ _SET_BY_SANDBOX = re.compile(r"(ADOPT_|SLURM_|PBS_).*|PATH|BASH_ENV|PWD|OLDPWD|S
 
 
 def _read(raw: str, job: SandboxJob, numbers: LineNumbers) -> RunTrace:
-    """Read the trace that the sandbox wrote.
+    """Read the trace written by the sandbox.
 
     The trace contains calls to stubs, assignments and other shell commands.
     """
@@ -806,7 +806,7 @@ _NUM_PARTS = 3
 
 
 def _record_program(fields: Sequence[str], parts: Sequence[str], trace: RunTrace) -> None:
-    """Add the program that a record describes, in its fields and the parts after them."""
+    """Add the program described by a record, in its fields and the parts after them."""
     kind, path, identity, parent, _, num_own_words = fields
     shell_words, variables, files = (visible_parts(part) for part in parts)
     shell_words = shell_words[:-1]

@@ -91,7 +91,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class StartedProgram:
-    """A program that the job started."""
+    """A program started by the job."""
 
     kind: str
     """Which kind of stub recorded the program: step, container, wrapper, starter, python,

@@ -46,7 +46,7 @@ from runbook.tools.drills.faults import VARIABLE as FAULTS
 from runbook.tools.drills.messages import DrillMessage
 
 MARK = "RUNBOOK_DRILL"
-"""Environment variable set in every process that a drill starts."""
+"""Environment variable set in every process started by a drill."""
 POLL_SECONDS = 0.1
 
 RUN_FILE = """\
@@ -467,7 +467,7 @@ class DrillEnding:
     """Evidence about a drill, gathered while it runs."""
 
     fault: str
-    """The fault that the drill caused."""
+    """The fault caused by the drill."""
     action: str = ""
     """How the runbook reacted."""
     detected_after_s: float | None = None

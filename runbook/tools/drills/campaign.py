@@ -122,7 +122,7 @@ class CampaignRow:
 
 @dataclass(frozen=True)
 class Campaign:
-    """The table that a campaign gives, and its assumptions."""
+    """The table given by a campaign, and its assumptions."""
 
     days: float
     rows: tuple[CampaignRow, ...]

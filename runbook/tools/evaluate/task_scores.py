@@ -264,7 +264,7 @@ def run_tasks(
 
 
 def list_tasks(names: Sequence[str], folder: Path | None) -> Table:
-    """Return the tasks, the data that each task reads, and whether the data is cached.
+    """Return the tasks, the data read by each task, and whether the data is cached.
 
     Without names, these are the tasks in the GPT-3 paper.
     """

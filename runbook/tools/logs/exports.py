@@ -172,7 +172,7 @@ def _write_parquet(log: ParsedLog, stream: IO[bytes]) -> None:
 
 
 class Point(NamedTuple):
-    """Metrics for a step, in the form that a tracker accepts."""
+    """Metrics for a step, in the form accepted by a tracker."""
 
     iteration: int
     time: float

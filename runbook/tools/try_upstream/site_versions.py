@@ -1,4 +1,4 @@
-"""Installs the Python and package versions that a site uses.
+"""Installs the Python and package versions used on a site.
 
 Each version set is installed once on this machine, in a virtual environment.
 """

@@ -113,7 +113,7 @@ class UpstreamTrial:
         }
 
     def as_text(self) -> str:
-        """Return the records that the log reader found, and the verdict."""
+        """Return the records found by the log reader, and the verdict."""
         rows = []
         for record in self.log.records:
             rows.append(

@@ -86,5 +86,5 @@ def is_on(values: Values, name: str) -> bool:
 
 
 def line_of(values: Values, *names: str) -> int:
-    """Return the line with the first of these keys that the file sets, or 0."""
+    """Return the line with the first of these keys set by the file, or 0."""
     return next((values[name].line for name in names if name in values), 0)

@@ -44,7 +44,7 @@ class FileFunctions:
     depth: int = field(default=0, init=False)
 
     def follow(self, call: ast.Call) -> ast.FunctionDef | None:
-        """Return the function that a call runs, or None if it cannot be followed.
+        """Return the function run by a call, or None if it cannot be followed.
 
         Call `leave` after following the function. The depth and the number of calls are limited,
         because a file could recurse forever.

@@ -123,7 +123,7 @@ def _take_widths(values: Values, findings: Findings, kind: ModelKind) -> None:
 
 
 def _take_norm_epsilon(values: Values, kind: ModelKind) -> None:
-    """Adopt the epsilon for the norm type that the model uses."""
+    """Adopt the epsilon for the norm type used by the model."""
     if kind["normalization"] == "rmsnorm":
         kind["norm_epsilon"] = number(values, "rms_norm_epsilon", 1e-8)
     else:

@@ -108,7 +108,7 @@ class Scope:
     def assign(self, statement: ast.stmt) -> None:
         """Record the value that a simple statement assigns.
 
-        Forget each name that the statement sets in any other way.
+        Forget each name set by the statement in any other way.
         """
         value: Any = UNKNOWN
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:

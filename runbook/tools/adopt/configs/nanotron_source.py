@@ -95,7 +95,7 @@ def nanotron_values(tree: ast.Module, file_name: str) -> tuple[ConfigValue, ...]
 
 
 def _imported_classes(tree: ast.Module) -> set[str]:
-    """Return the names that a file imports from nanotron."""
+    """Return the names imported by a file from nanotron."""
     classes: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == _MODULE:
@@ -157,7 +157,7 @@ def _config_in(tree: ast.Module, statements: Sequence[ast.stmt]) -> _BuiltConfig
 def _names_of(
     tree: ast.Module, statements: Sequence[ast.stmt]
 ) -> tuple[dict[str, ast.expr], Scope]:
-    """Return values for names that a single statement sets, with inner names resolved."""
+    """Return values for names set by a single statement, with inner names resolved."""
     counts = Counter(bound_names([tree]))
     # The value for a parameter is known only in calls to its function
     counts.update(node.arg for node in ast.walk(tree) if isinstance(node, ast.arg))
@@ -182,7 +182,7 @@ class _ConfigReader:
 
     file_name: str
     classes: set[str]
-    """Names that the file imports from nanotron."""
+    """Names imported by the file from nanotron."""
     names: Mapping[str, ast.expr]
     scope: Scope
     paths: dict[str, list[str]] = field(default_factory=dict)

@@ -86,7 +86,7 @@ class ProgramConfig:
         return recipe_of(self.recipe)
 
     def _recipe_layout(self) -> Mapping[str, object]:
-        """Return the values that the recipe itself sets."""
+        """Return the values set by the recipe itself."""
         recipe = recipe_of(self.recipe)
         if recipe is None or self.format is not NEMO_2:
             return {}

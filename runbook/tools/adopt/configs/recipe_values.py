@@ -61,7 +61,7 @@ class OpenConfig:
             self.values.append(replace(value, value=source, known=False))
 
     def take_part(self, call: ast.Call, values: Iterator[ConfigValue]) -> None:
-        """Read the values in the object that a call creates.
+        """Read the values in the object created by a call.
 
         If there are too many values, use the source text of the call instead.
         """
@@ -97,7 +97,7 @@ Bindings = Mapping[str, Sequence[HeldConfig]]
 There are several if a branch decides which.
 """
 Follow = Callable[[ast.Call], Sequence[HeldConfig] | None]
-"""Reads the function that a call runs, and returns its result."""
+"""Reads the function run by a call, and returns its result."""
 
 
 def object_in(held_configs: Sequence[HeldConfig]) -> OpenConfig | None:
@@ -200,7 +200,7 @@ def _is_config(call: ast.Call) -> bool:
 
 
 def _target(call: ast.Call) -> ast.expr:
-    """Return the class that a call creates, or whose arguments it wraps."""
+    """Return the class created by a call, or whose arguments it wraps."""
     return call.args[0] if _is_config(call) else call.func
 
 

@@ -31,7 +31,7 @@ GPT: ModelKind = {"activation": "gelu"}
 
 @dataclass(frozen=True)
 class ModelRecipe:
-    """The model that a recipe trains."""
+    """The model trained by a recipe."""
 
     model: str = ""
     """The model name in the catalogue; empty if `shape` defines the model."""

@@ -97,7 +97,7 @@ class CarriedKey(KeyRow):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All keys in the run file that the value sets."""
+        """All run file keys set by the value."""
         return (self.key,)
 
     def read(self, value: Any) -> Any:
