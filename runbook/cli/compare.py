@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runbook.cli.options import FILE, RUNS, NumberRange, phase_option
+from runbook.cli.options import FILE, RUNS, NumberRange, training_phase_option
 
 if TYPE_CHECKING:
     from runbook.results.comparison import Comparison, RunFacts, Tolerance
@@ -23,7 +23,7 @@ allowed_share = partial(click.option, type=NumberRange(0.0), show_default=True)
 
 @click.command()
 @click.argument("run_names", metavar="RUN RUN...", nargs=-1, required=True)
-@phase_option("Training phase to compare.")
+@training_phase_option("Training phase to compare.")
 @allowed_share(
     "--slower", default=0.05, help="Allowed drop in tokens/s, as a share of the first run's."
 )

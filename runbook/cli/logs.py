@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from runbook.cli.messages import CliMessage
-from runbook.cli.options import RUNS, phase_option
+from runbook.cli.options import RUNS, training_phase_option
 from runbook.core.errors import DataError, ParamsError
 from runbook.log_readers.read import parse_files
 from runbook.log_readers.record import ParsedLog
@@ -30,7 +30,7 @@ from runbook.tools.logs.log_summary import summary
     help="Export: FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI or trackio:PROJECT; for a RUN "
     "also mllog:FILE.",
 )
-@phase_option("With RUN: use the metrics of this phase.")
+@training_phase_option("With RUN: use the metrics of this phase.")
 @RUNS
 def logs(
     targets: tuple[str, ...],
@@ -137,13 +137,7 @@ def _training(run: str, phase: str, runs: Path | None) -> PhasePlan:
     from runbook.runs.status import run_folder
 
     folder = run_folder(run, runs)
-    spec = read_plan_file(folder).phases.get(phase)
-    if spec is None:
-        raise click.UsageError(
-            f"{phase} does not train a model: give --phase 03-smoke-test or 04-training."
-        )
-
-    return replace(spec, root=folder)
+    return replace(read_plan_file(folder).phases[phase], root=folder)
 
 
 def _metrics(spec: PhasePlan) -> list[Path]:

@@ -72,6 +72,7 @@ class CliMessage(Message):
     SHARE_MADE = (
         "share {share}: {made} of {total} shards made{before}; run without --share to join them"
     )
+    PHASE_TRAINS_NOTHING = "{phase} does not train a model: give --phase {phases}."
     PROJECT_KEPT = "; {number} exist and were kept"
     PROJECT_WRITTEN = "{folder}: {number} files written{existing}."
     MEASURED_WITHOUT_PREDICT = "--measured MEASURED.csv needs --predict FILE.csv"

@@ -10,7 +10,7 @@ import click
 
 from runbook.cli.messages import CliMessage
 from runbook.core.errors import ParamsError
-from runbook.plan_file.phase_names import FULL
+from runbook.plan_file.phase_names import FULL, TRAINING_PHASES
 
 Command = Callable[..., Any]
 
@@ -78,19 +78,16 @@ def on_run_folder(command: Command) -> Command:
 def phase_option(
     help_text: str,
     *names: str,
-    default: str = FULL,
+    default: str,
 ) -> Callable[[Command], Command]:
-    """Return an option that takes a phase.
-
-    By default, its name is `--phase` and its value 04-training. An unknown phase is a usage error.
-    """
+    """Return an option with these names that takes a phase. An unknown phase is a usage error."""
     settings = {
         "default": default,
         "show_default": bool(default),
         "metavar": "PHASE",
         "help": help_text,
     }
-    return click.option(*(names or ("--phase",)), callback=_phase_named, **settings)  # type: ignore[arg-type]
+    return click.option(*names, callback=_phase_named, **settings)  # type: ignore[arg-type]
 
 
 def _phase_named(_: click.Context, option: click.Parameter, word: str) -> str:
@@ -102,7 +99,27 @@ def _phase_named(_: click.Context, option: click.Parameter, word: str) -> str:
         raise ParamsError(CliMessage.BAD_OPTION, opts=option.opts[0], error=error) from None
 
 
-TRAINING_PHASE = phase_option("Training phase whose checkpoint is used: 3 or 4.")
+def training_phase_option(help_text: str) -> Callable[[Command], Command]:
+    """Return the option `--phase`, which takes a phase that trains a model."""
+    return click.option(
+        "--phase",
+        default=FULL,
+        show_default=True,
+        metavar="PHASE",
+        help=help_text,
+        callback=_training_phase_named,
+    )
+
+
+def _training_phase_named(context: click.Context, option: click.Parameter, word: str) -> str:
+    phase = _phase_named(context, option, word)
+    if phase not in TRAINING_PHASES:
+        phases = " or ".join(TRAINING_PHASES)
+        raise click.UsageError(CliMessage.PHASE_TRAINS_NOTHING.fill(phase=phase, phases=phases))
+    return phase
+
+
+TRAINING_PHASE = training_phase_option("Training phase whose checkpoint is used: 3 or 4.")
 ITERATION = click.option(
     "--iteration", type=click.IntRange(1), help="Checkpoint of this step (default: the newest)."
 )

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import click
 
-from runbook.cli.options import AT_LEAST_1, FOLDER, SET, phase_option
+from runbook.cli.options import AT_LEAST_1, FOLDER, SET, training_phase_option
 from runbook.cli.output import show
 from runbook.cli.signals import ended_in_order
 
 
 @click.command()
 @click.argument("run_name", metavar="RUN")
-@phase_option("The training phase to rehearse.")
+@training_phase_option("The training phase to rehearse.")
 @click.option(
     "--ranks",
     default="",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from runbook.cli.options import AS_JSON, AT_LEAST_1, on_run_folder, phase_option
+from runbook.cli.options import AS_JSON, AT_LEAST_1, on_run_folder, training_phase_option
 from runbook.cli.signals import ended_in_order
 
 
@@ -20,7 +20,7 @@ from runbook.cli.signals import ended_in_order
     is_flag=True,
     help="Write the folder and show each rank's command, for your own job.",
 )
-@phase_option("Training phase: 04-training or 03-smoke-test.")
+@training_phase_option("Training phase: 04-training or 03-smoke-test.")
 @AS_JSON
 @on_run_folder
 @ended_in_order

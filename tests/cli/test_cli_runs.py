@@ -328,6 +328,26 @@ def test_a_word_that_is_no_phase_is_answered_with_the_phases(runbook, everything
     assert everything() == before
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["rehearse", "local"],
+        ["replay", "local", "--step", "1"],
+        ["sample", "local"],
+        ["export", "local", "--out", "weights"],
+        ["import", "local", "--from", "."],
+        ["compare", "local", "local"],
+        ["logs", "local", "--json"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_phase_that_trains_nothing_is_answered_with_those_that_do(runbook, made, words):
+    said = runbook(*words, "--phase", "2")
+    phases = "03-smoke-test or 04-training"
+    assert said.code == 2
+    assert says(said.err, CliMessage.PHASE_TRAINS_NOTHING, phase="02-data", phases=phases)
+
+
 def test_phases_in_the_wrong_order_and_a_bad_name_are_refused(runbook, everything):
     before = everything()
     assert runbook("run", "local", "--from", "training", "--to", "data").code == 2
