@@ -13,6 +13,7 @@ from runbook.params import Settings
 from runbook.phases import token_inputs
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.training_outputs import training_outputs
+from runbook.plan_file.checkpoint_folder import newest_checkpoint
 from runbook.plan_file.identity import step_inputs
 from runbook.plan_file.phase_names import (
     ANALYSIS,
@@ -122,8 +123,19 @@ def analysis_inputs(run: PlannedRun) -> Inputs:
 
 
 def evaluation_inputs(run: PlannedRun) -> Inputs:
-    """Return checksums for the outputs of the training run."""
-    return {FULL: output_checksums(run, train_name(FULL))}
+    """Return checksums for the outputs of the training run.
+
+    Until this training is finished, also return its newest checkpoint, because the next one has
+    other scores.
+    """
+    inputs: dict[str, Any] = {FULL: output_checksums(run, train_name(FULL))}
+    mark = read_mark(run.folder, train_name(FULL))
+    if mark is not None and mark.fingerprint == FULL_TRAINING.fingerprint(run):
+        return inputs
+    newest = newest_checkpoint(run.folder / run.plan.phases[FULL].checkpoint.folder)
+    if newest is not None:
+        inputs["checkpoint"] = newest.name
+    return inputs
 
 
 def no_outputs(run: PlannedRun) -> Sequence[Path]:

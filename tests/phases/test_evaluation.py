@@ -148,6 +148,23 @@ def test_scores_of_a_training_that_was_given_up_are_recorded_with_a_warning(open
     assert (warned.name, warned.value) == (f"{FULL}: finished", "3 of 6 iterations")
 
 
+@pytest.mark.parametrize("extended", [False, True])
+def test_newer_weights_of_an_unfinished_training_are_scored_again(opened, asked, extended):
+    """Scores were called done while the weights they belonged to were no longer the newest."""
+    training = train_step(opened.run, FULL)
+    training.marker_path.unlink()
+    if extended:
+        training.mark_for_repeat("iterations raised")
+    checkpoints = opened.folder / opened.plan.phases[FULL].checkpoint.folder
+    (checkpoints / "iter_0000002").mkdir(parents=True)
+    evaluation.measure(opened)
+    evaluation.measure(opened)
+    assert len(asked) == 1
+    (checkpoints / "iter_0000004").mkdir()
+    evaluation.measure(opened)
+    assert len(asked) == 2
+
+
 def test_text_that_is_foreseen_worse_than_before_is_warned_of():
     row = {"what": "corpus", "measure": BITS_PER_BYTE, "samples": 1, "before": 2.0, "after": 2.5}
     sound, _, worse = evaluation.checks([row])
