@@ -25,10 +25,16 @@ from runbook.plan_file.phase_names import (
     PLAN,
     SMOKE,
 )
+from runbook.records.done_marks import (
+    output_checksums,
+    read_mark,
+    train_name,
+    training_checksums,
+)
 from runbook.runs import this_machine
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_files import with_prompt_ids
-from runbook.runs.step import Reading, StepOfRun, StepStatus, read_mark, step_status
+from runbook.runs.step import Reading, StepOfRun, StepStatus, step_status
 from runbook.tokens.pipeline.tokenize_options import NEUTRAL_VALUES, TokenFiles
 
 VERSIONS = dict.fromkeys(PHASES, 1)
@@ -113,13 +119,13 @@ def full_inputs(run: PlannedRun) -> Inputs:
 def _training_inputs(run: PlannedRun, training: str) -> Inputs:
     return {
         "spec": step_inputs(run.plan.phases[training]),
-        "data": output_checksums(run, TOKENIZE),
+        "data": output_checksums(run.folder, TOKENIZE),
     }
 
 
 def analysis_inputs(run: PlannedRun) -> Inputs:
     """Return checksums for the outputs of both training runs."""
-    return {training: output_checksums(run, train_name(training)) for training in (SMOKE, FULL)}
+    return training_checksums(run.folder, ANALYSIS)
 
 
 def evaluation_inputs(run: PlannedRun) -> Inputs:
@@ -128,7 +134,7 @@ def evaluation_inputs(run: PlannedRun) -> Inputs:
     Until this training is finished, also return its newest checkpoint, because the next one has
     other scores.
     """
-    inputs: dict[str, Any] = {FULL: output_checksums(run, train_name(FULL))}
+    inputs = training_checksums(run.folder, EVALUATION)
     mark = read_mark(run.folder, train_name(FULL))
     if mark is not None and mark.fingerprint == FULL_TRAINING.fingerprint(run):
         return inputs
@@ -216,11 +222,6 @@ class StepWork:
         return self.of(run).fingerprint
 
 
-def train_name(training: str) -> str:
-    """Return the name of the step whose marker records that a training run is done."""
-    return f"{training}--train"
-
-
 def _train_work(training: str, inputs: Callable[[PlannedRun], Inputs]) -> StepWork:
     def outputs(run: PlannedRun) -> Sequence[Path]:
         return training_outputs(run.folder, run.plan.phases[training])
@@ -286,20 +287,3 @@ def refuse_changed_results(run: PlannedRun, phase: str) -> None:
     for training in (SMOKE, FULL):
         if PHASES.index(training) <= PHASES.index(phase):
             train_step(run, training).require_unchanged(Reading.LINE_FILES)
-
-
-def output_checksums(run: PlannedRun, step: str) -> Any:
-    """Return checksums for the outputs of an earlier step, or None if it is not done.
-
-    Manifests are left out, because they contain times and speeds, which change if the same text is
-    tokenized again.
-    """
-    mark = read_mark(run.folder, step)
-    if not mark:
-        return None
-    checksums = []
-    for file in mark.outputs:
-        if not file.path.endswith(".manifest.json"):
-            checksums.append(file.sha256)
-
-    return checksums

@@ -17,10 +17,10 @@ from runbook.phases.phase_steps import TOKENIZE
 from runbook.phases.run_plan import load_plan
 from runbook.phases.token_inputs import input_files, text_home
 from runbook.planning import Check
+from runbook.records.done_marks import read_mark
 from runbook.runs.consent import command_checks
 from runbook.runs.run_folder import runs_folder
 from runbook.runs.run_names import named_run
-from runbook.runs.step import read_mark
 from runbook.tokens.sources.dataset_files import token_prefixes
 from runbook.tokens.sources.documents import is_blank
 

@@ -12,6 +12,10 @@ class RecordMessage(Message):
     ALL_PHASES_TOOK = "Total time of all phases"
     ANSWER = "{progress}; {problems}"
     BYTES = "{size:,} bytes"
+    DELETE_MARK = (
+        "Delete it. The step then runs again and keeps the outputs that are already complete."
+    )
+    DONE_MARK = "a done marker"
     FILE_DIFFERS = "{kind}: {file} (expected {expected}, got {got})"
     FILE_TOO_LARGE = "{name} ({size}, too large to attach)"
     FOLDER_NOT_LISTED = (
@@ -63,6 +67,7 @@ class RecordMessage(Message):
     RUN_FOLDER_GONE = "{belongs}, and that folder does not exist here."
     RUN_IS_ANOTHER = "{belongs}, not to {run_folder}."
     STATES_DONE = "{done} of {phases} done"
+    OF_EARLIER_TRAINING = "{phase} has the results of an earlier training"
     PHASE_RECORD = "the record of a notebook"
     VALUE_NOT_RECORDABLE = (
         "{where} is {value!r} ({kind}); a record can contain numbers, text, true, false, lists "

@@ -11,6 +11,7 @@ from runbook.core.locks import may_be_held
 from runbook.jobs.job_folder import heartbeat_age, latest_job_folder, read_end
 from runbook.params.yaml12 import read_file
 from runbook.plan_file.phase_names import FULL, PHASES, SMOKE
+from runbook.records.done_marks import TRAININGS_READ, is_of_earlier_training
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import earlier_records
 from runbook.records.messages import RecordMessage
@@ -35,6 +36,8 @@ def evidence_links(run_folder: Path, phase: str) -> list[tuple[str, str]]:
 KEY_NUMBERS = ("parameters", "iterations", "first_loss", "last_loss", "tokens_per_second")
 """Results that the list of runs shows."""
 ORDER = ("fail", "warn", "unknown", "pass")
+OUTDATED = "outdated"
+"""State of a phase that is done, but with the results of an earlier training."""
 TRACES = (
     "run.yaml",
     "run.yaml.part",
@@ -58,7 +61,7 @@ class PhaseState:
     """A phase, as its newest record describes it."""
 
     phase: str
-    # A state of a record, or `running`, `not run`, `unreadable`
+    # A state of a record, or `running`, `not run`, `unreadable`, `outdated`
     state: str
     record: PhaseRecord | None
     # What is wrong with a record that cannot be read
@@ -98,7 +101,8 @@ def read_run(run_folder: Path) -> RunState:
 
     Only files decide the state, so a copied folder gives the same answer on a different machine.
     """
-    phases = _without_answered_checks([_phase(run_folder, phase) for phase in PHASES])
+    recorded = _with_outdated(run_folder, [_phase(run_folder, phase) for phase in PHASES])
+    phases = _without_answered_checks(recorded)
     records = [phase.record for phase in phases if phase.record is not None]
     newest = max(records, key=lambda record: record.started, default=None)
     if newest is not None:
@@ -117,9 +121,26 @@ def read_run(run_folder: Path) -> RunState:
         changed=changed,
         phases=phases,
         # If more than one phase has a result, the result of the last phase is used.
-        numbers=dict(_key_numbers(records)),
+        numbers=dict(_key_numbers(phases)),
         problem=problem,
     )
+
+
+def _with_outdated(run_folder: Path, phases: Sequence[PhaseState]) -> list[PhaseState]:
+    """Mark each phase that is done, but with the results of an earlier training.
+
+    While a training is not done, its own state tells that its results still change.
+    """
+    done = {phase.phase for phase in phases if phase.state == ExecutionState.DONE}
+    marked = []
+    for phase in phases:
+        is_judged = done.issuperset({*TRAININGS_READ.get(phase.phase, ()), phase.phase})
+        if is_judged and is_of_earlier_training(run_folder, phase.phase):
+            marked.append(replace(phase, state=OUTDATED))
+        else:
+            marked.append(phase)
+
+    return marked
 
 
 def _without_answered_checks(phases: Sequence[PhaseState]) -> tuple[PhaseState, ...]:
@@ -158,12 +179,14 @@ def _run_state(run_folder: Path, phases: Sequence[PhaseState], problem: str) -> 
     return _state(phases)
 
 
-def _key_numbers(records: Sequence[PhaseRecord]) -> Iterator[tuple[str, Any]]:
-    """Yield the key results from each phase with their names."""
-    for record in records:
+def _key_numbers(phases: Sequence[PhaseState]) -> Iterator[tuple[str, Any]]:
+    """Yield the key results from each phase with their names, but none that is outdated."""
+    for phase in phases:
+        if phase.record is None or phase.state == OUTDATED:
+            continue
         for name in KEY_NUMBERS:
-            if name in record.results:
-                yield name, record.results[name]
+            if name in phase.record.results:
+                yield name, phase.record.results[name]
 
 
 def run_verdict(phases: Sequence[PhaseState]) -> str:

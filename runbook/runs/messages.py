@@ -12,10 +12,6 @@ class RunMessage(Message):
     CHAIN_ENDS = "{job_name}: the chain ends here; {waiting} removed from the queue"
     COMMANDS_TO_START = "Commands that the run file asks to start"
     COPIES_IN_MEMORY = "Copies in node memory: {copies}"
-    DELETE_MARK = (
-        "Delete it. The step then runs again and keeps the outputs that are already complete."
-    )
-    DONE_MARK = "a done marker"
     ENVIRONMENT_NOT_PACKED = "{python}: {error}. Its output:\n{out}"
     FEWER_REPLICAS = (
         "Since iteration {iteration}, {replicas} of {planned_replicas} data-parallel replicas "

@@ -1,68 +1,18 @@
 """Steps in a run: inputs, fingerprint, outputs, and the marker that proves a step is done."""
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict
-
 from runbook.core.errors import RecordError
-from runbook.core.files import read_json_record, sha256_of, write_text
+from runbook.core.files import sha256_of, write_text
+from runbook.records.done_marks import DoneMark, StepOutput, fingerprint, mark_path, read_mark
 from runbook.runs.messages import RunMessage
-
-
-@dataclass(frozen=True)
-class StepOutput:
-    """A file written by a step, with a checksum used to detect changes."""
-
-    path: str
-    bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class DoneMark:
-    """A finished step: its inputs and outputs."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
-    step: str
-    version: int
-    fingerprint: str
-    finished: float
-    outputs: tuple[StepOutput, ...]
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-
-def fingerprint(version: int, inputs: Mapping[str, object]) -> str:
-    """Return sixteen hexadecimal digits that depend on the step version and all inputs.
-
-    >>> fingerprint(1, {"a": 1}) == fingerprint(1, {"a": 1}), fingerprint(1,
-    ... {"a": 1}) == fingerprint(2, {"a": 1})
-    (True, False)
-    """
-    text = json.dumps({"version": version, "inputs": inputs}, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def mark_path(run_folder: Path, step: str) -> Path:
-    """Return the path to the done marker for a step."""
-    return run_folder / "steps" / f"{step}.json"
-
-
-def read_mark(run_folder: Path, step: str) -> DoneMark | None:
-    """Return the done marker for a step, or None if there is no marker.
-
-    Raise an error if the marker is broken.
-    """
-    meaning = RunMessage.DONE_MARK.fill()
-    remedy = RunMessage.DELETE_MARK.fill()
-    return read_json_record(mark_path(run_folder, step), DoneMark, meaning, remedy)
 
 
 def write_mark(

@@ -23,7 +23,7 @@ from runbook.phases.p02_data import phase as data
 from runbook.phases.p02_data.share_checks import share_checks
 from runbook.phases.phase_steps import TOKENIZE, VERSIONS, YOUNGER_OPTIONS, phase_step
 from runbook.phases.token_inputs import text_identity, tokenize_options
-from runbook.runs.step import fingerprint, read_mark
+from runbook.records.done_marks import fingerprint, read_mark
 from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.pipeline.tokenize_options import NEUTRAL_VALUES, TokenizeOptions, read_manifest

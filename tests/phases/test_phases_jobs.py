@@ -40,12 +40,13 @@ from runbook.phases.p06_evaluation import phase as evaluation
 from runbook.phases.phase_steps import phase_step, train_step
 from runbook.phases.training_outputs import move_to_history, training_outputs
 from runbook.phases.training_results import read_results
+from runbook.records.done_marks import mark_path
 from runbook.records.engine.execute import Outcome
 from runbook.results.history import Event, History, Step
 from runbook.runs import status, step
 from runbook.runs.messages import RunMessage
 from runbook.runs.status import cancel_jobs, refuse_while_a_job_runs, stop_jobs
-from runbook.runs.step import ChangedOutputError, StepState, StepStatus, mark_path, write_mark
+from runbook.runs.step import ChangedOutputError, StepState, StepStatus, write_mark
 
 PHASE = "04-training"
 HOLDER = CoreMessage.LOCK_HOLDER.of(pid=os.getpid(), purpose="runbook run local")

@@ -5,18 +5,20 @@ from __future__ import annotations
 import pytest
 from suite.messages import containing, refuses
 from suite.tables import table_rows
-from toy_run import FakeScheduler, launch_jobs, open_run
+from toy_run import FakeScheduler, launch_jobs, open_run, write_metrics
 
 from runbook.core.checks import Check
 from runbook.core.errors import JobError, ParamsError, RecordError
 from runbook.jobs.job_folder import JobState
 from runbook.phases import phase_end, run_report
 from runbook.phases.messages import PhaseMessage
+from runbook.phases.phase_steps import FULL_TRAINING
 from runbook.phases.run_report import card, write_report
 from runbook.phases.runner import why_not_done
-from runbook.plan_file.phase_names import PHASES
+from runbook.plan_file.phase_names import EVALUATION, FULL, PHASES
 from runbook.records.messages import RecordMessage
 from runbook.records.pages.notebook_page import write_html
+from runbook.records.run_state import OUTDATED, read_run
 from runbook.runs import status
 from runbook.runs.messages import RunMessage
 from runbook.runs.step import StepState
@@ -72,6 +74,40 @@ def test_a_phase_opened_anew_by_hand_and_left_is_not_done(finished, runs):
     add_forms(finished)
     open_run(PHASE, runs=runs).session.close()
     assert missing(finished) == PhaseMessage.NEWEST_RECORD_SAYS.fill(state="interrupted")
+
+
+def end_with_training(runs, phase: str, iterations: int):
+    """End a phase by hand, after training wrote this many iterations."""
+    training = open_run(FULL, runs=runs)
+    write_metrics(training, iterations)
+    FULL_TRAINING.of(training.run).mark_done()
+    opened = open_run(phase, runs=runs)
+    opened.session.check(Check("scores", "pass", "3 scores", "at least one"))
+    opened.session.add_results({"iterations": iterations})
+    phase_end.plain_end(phase)(opened)
+    return opened
+
+
+def test_results_of_an_earlier_training_are_outdated_once_it_was_extended(runs):
+    """Status called 06 done and passed, with its numbers, after the training had gone on."""
+    opened = end_with_training(runs, EVALUATION, 4)
+    assert phase_of(opened, EVALUATION).state == "done"
+    assert read_run(opened.folder).numbers["iterations"] == 4
+    end_with_training(runs, FULL, 6)
+    assert phase_of(opened, FULL).state == "done"
+    assert phase_of(opened, EVALUATION).state == OUTDATED
+    run = read_run(opened.folder)
+    assert (run.state, run.phase, run.verdict) == (OUTDATED, EVALUATION, "unknown")
+    assert run.numbers["iterations"] == 6
+    page = write_report(opened.folder).read_text()
+    assert RecordMessage.OF_EARLIER_TRAINING.fill(phase=EVALUATION) in page
+    end_with_training(runs, EVALUATION, 6)
+    assert phase_of(opened, EVALUATION).state == "done"
+
+
+def phase_of(open_phase, phase: str):
+    (state,) = (state for state in read_run(open_phase.folder).phases if state.phase == phase)
+    return state
 
 
 def test_a_failed_check_stops_the_phase_and_leaves_no_mark(runs):

@@ -10,8 +10,9 @@ from suite.messages import refuses
 
 from runbook.core.errors import RecordError
 from runbook.core.messages import CoreMessage
-from runbook.runs.messages import RunMessage
-from runbook.runs.step import StepState, fingerprint, mark_path, read_mark, step_status, write_mark
+from runbook.records.done_marks import fingerprint, mark_path, read_mark
+from runbook.records.messages import RecordMessage
+from runbook.runs.step import StepState, step_status, write_mark
 
 
 @pytest.fixture
@@ -70,8 +71,8 @@ def test_a_lost_cut_or_changed_output_is_named(made: Path, content, told):
 
 
 DONE_MARK = {
-    "meaning": RunMessage.DONE_MARK.fill(),
-    "remedy": RunMessage.DELETE_MARK.fill(),
+    "meaning": RecordMessage.DONE_MARK.fill(),
+    "remedy": RecordMessage.DELETE_MARK.fill(),
 }
 
 

@@ -16,10 +16,11 @@ from runbook.phases.messages import PhaseMessage
 from runbook.phases.p02_data import phase as data
 from runbook.phases.p02_data import phase as phase
 from runbook.phases.phase_steps import TOKENIZE
+from runbook.records.done_marks import mark_path
 from runbook.results.figures.plan_figures import length_figure, source_figure
 from runbook.runs.messages import RunMessage
 from runbook.runs.run_folder import RUNS_VARIABLE
-from runbook.runs.step import ChangedOutputError, mark_path
+from runbook.runs.step import ChangedOutputError
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 from runbook.tokens.tokenizer import load_tokenizer

@@ -4,13 +4,14 @@ import json
 
 from runbook.display import show_text
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.phase_steps import TOKENIZE, output_checksums
+from runbook.phases.phase_steps import TOKENIZE
 from runbook.phases.training_outputs import move_to_history, sealed_paths, training_paths
 from runbook.plan_file.checkpoint_folder import METADATA, folder_name, saved_iterations
 from runbook.plan_file.identity import same_training
 from runbook.plan_file.json_records import as_json
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan, parse
+from runbook.records.done_marks import output_checksums
 from runbook.runs.planned_run import PlannedTraining
 from runbook.runs.step import StepOfRun
 
@@ -54,7 +55,7 @@ def _identity(training: PlannedTraining, step: StepOfRun) -> dict[str, object]:
     """
     return {
         "version": step.version,
-        "data": output_checksums(training.run, TOKENIZE),
+        "data": output_checksums(training.folder, TOKENIZE),
     }
 
 

@@ -12,9 +12,10 @@ from runbook.phases.phase_steps import GATE, TOKENIZE, phase_step
 from runbook.phases.recorded_checks import describe_failure
 from runbook.plan_file.phase_names import FULL, SMOKE
 from runbook.planning import Check
+from runbook.records.done_marks import read_mark
 from runbook.records.session import Session
 from runbook.runs.planned_run import PlannedRun, PlannedTraining
-from runbook.runs.step import Reading, read_mark, step_status
+from runbook.runs.step import Reading, step_status
 
 TOKENS = "token files"
 

@@ -33,10 +33,10 @@ from runbook.plan_file.json_records import as_json, from_json
 from runbook.plan_file.phase_names import ENVIRONMENT
 from runbook.planning import Check, Plan
 from runbook.records.code_version import versions
+from runbook.records.done_marks import fingerprint
 from runbook.records.manifest import note_files
 from runbook.records.session import Session
 from runbook.runs.planned_run import PlannedTraining
-from runbook.runs.step import fingerprint
 
 FOLDER = "rehearsals"
 VERSION = 2

@@ -15,12 +15,13 @@ from runbook.phases.ladder.budget import LadderBudget, Pace, fit_rungs_left, pac
 from runbook.phases.ladder.ladder_plan import Ladder, PlannedRung, write_ladder
 from runbook.phases.ladder.rungs import Family
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.phase_steps import TOKENIZE, train_name
+from runbook.phases.phase_steps import TOKENIZE
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import read_plan
+from runbook.records.done_marks import read_mark, train_name
 from runbook.results.history import read_validation
 from runbook.runs.run_folder import runs_folder
-from runbook.runs.step import Reading, read_mark, step_status
+from runbook.runs.step import Reading, step_status
 
 Say = Callable[[str], None]
 TrainRung = Callable[[Ladder, PlannedRung, Say], None]

@@ -34,9 +34,9 @@ from runbook.phases.p04_training import phase as training_phase
 from runbook.phases.phase_steps import TOKENIZE
 from runbook.phases.runner import RunRequest, run_phases
 from runbook.plan_file.phase_names import DATA, ENVIRONMENT, FULL, PLAN
+from runbook.records.done_marks import read_mark
 from runbook.records.session import Session
 from runbook.runs import run_files
-from runbook.runs.step import read_mark
 
 OUTPUT_FILE = "rungs.log"
 """File in the ladder folder with output from the steps of all rungs."""

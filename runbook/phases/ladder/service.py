@@ -37,11 +37,11 @@ from runbook.phases.run_plan import load_plan
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import read_plan
 from runbook.planning import Plan
+from runbook.records.done_marks import read_mark
 from runbook.results.figures.ladder_figure import ForecastPoint, LadderPoint, ladder_figure
 from runbook.results.history import read_validation
 from runbook.runs.run_folder import runs_folder
 from runbook.runs.run_names import named_run
-from runbook.runs.step import read_mark
 from runbook.runs.this_machine import measure_core_flops
 
 FORECAST_FILE = "forecast.json"

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 
 from runbook.core.checks import Check
 from runbook.core.units import show_duration
+from runbook.records.messages import RecordMessage
 from runbook.records.pages.notebook_page import seconds_taken
 from runbook.records.pages.page_parts import links_for, result_rows
-from runbook.records.run_state import KEY_NUMBERS, PhaseState, evidence_links
+from runbook.records.run_state import KEY_NUMBERS, OUTDATED, PhaseState, evidence_links
 
 LINK_WORDS = {"html": "report", "ipynb": "notebook", "json": "JSON"}
 
@@ -25,6 +26,8 @@ def phase_row(run_folder: Path, phase: PhaseState) -> SimpleNamespace:
     record = phase.record
     reports = [(LINK_WORDS[name.rpartition(".")[2]], name) for name in phase.files]
     reason = phase.problem or (record.reason if record else "")
+    if phase.state == OUTDATED:
+        reason = RecordMessage.OF_EARLIER_TRAINING.fill(phase=phase.phase)
     results = [row for row in (result_rows(record) if record else []) if row.is_number]
     # Results that the list of runs also shows come first.
     results.sort(key=lambda row: row.key not in KEY_NUMBERS)

@@ -12,7 +12,7 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.planning.make_plan import parse_plan
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.messages import RecordMessage
-from runbook.records.run_state import RunState
+from runbook.records.run_state import OUTDATED, RunState
 from runbook.results.scores import Change, Score, show_score
 
 MOST_NAMED_SCORES = 3
@@ -119,7 +119,9 @@ def _verdict_sentence(run: RunState) -> str:
 def _bad_end(run: RunState) -> str:
     ends = []
     for phase in run.phases:
-        if phase.state not in (ExecutionState.DONE, "not run"):
+        if phase.state == OUTDATED:
+            ends.append(RecordMessage.OF_EARLIER_TRAINING.fill(phase=phase.phase))
+        elif phase.state not in (ExecutionState.DONE, "not run"):
             ends.append(f"{phase.phase} ended as: {phase.state}")
 
     return f"; {', '.join(ends)}" if ends else ""
@@ -141,7 +143,7 @@ def _next_sentence(run: RunState) -> str:
     if run.state in ("unreadable", "no run.yaml"):
         return f"Restore the run's folder: {run.problem or 'a record cannot be read'}."
     unfinished = [phase for phase in run.phases if phase.state != ExecutionState.DONE]
-    if any(phase.state != "not run" for phase in unfinished):
+    if any(phase.state not in ("not run", OUTDATED) for phase in unfinished):
         return f"Fix the cause that is shown below, then run `runbook run {run.name}` to continue."
     if unfinished:
         return f"`runbook run {run.name}` continues with {unfinished[0].phase}."
