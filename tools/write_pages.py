@@ -1,6 +1,6 @@
 """Write the docs pages that are generated from code: python tools/write_pages.py.
 
-It also updates the output in docs/explain.md.
+It also updates the output in docs/explain.md, and the subjects in the table of public stories.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from departures import EVERY_DOCUMENT, read_data_departures, read_departures
@@ -19,6 +20,8 @@ from runbook.core.table import Table
 from runbook.params.settings import with_placeholders
 from runbook.planning.site_limits import tier_table
 from runbook.tools.speed.gap import explain_log
+from runbook.tools.speed.public_stories import TABLE, as_table, read_stories
+from runbook.tools.speed.story_subjects import subjects_in
 
 PROJECT = Path(__file__).parents[1]
 MODELS = {
@@ -153,6 +156,12 @@ def explain_page(page: str) -> str:
     return f"{head}{question}{EXPLAIN_COMMAND}{printed}\n{tail}"
 
 
+def stories_table() -> str:
+    """Return the table of public stories with the subjects that their texts have now."""
+    stories = read_stories()
+    return as_table(replace(story, subjects=subjects_in(story.text.lower())) for story in stories)
+
+
 def _example_parts(page: str) -> tuple[str, str, str]:
     """Return the text before the example's question, the question, and the text after it.
 
@@ -181,3 +190,5 @@ if __name__ == "__main__":
     explain.write_text(explain_page(explain.read_text(encoding="utf-8")), encoding="utf-8")
     (PROJECT / "docs" / "keys.md").write_text(keys_page(), encoding="utf-8")
     (PROJECT / "docs" / "lumi-table.md").write_text(lumi_page(), encoding="utf-8")
+    stories = PROJECT / "runbook" / "tools" / "speed" / TABLE
+    stories.write_text(stories_table(), encoding="utf-8")

@@ -1,16 +1,21 @@
 """Reads the table of public stories: questions about slow training, with their accepted causes.
 
 A text restates the question of a thread in our words, and keeps the technical words of its author.
+`python tools/write_pages.py` writes the column of subjects, because finding the subjects of all
+stories takes longer than an answer may.
 """
 
 import csv
+import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 
-_TABLE = "public_stories.csv"
+TABLE = "public_stories.csv"
+"""Name of the file in this folder."""
+_SEPARATOR = "; "
 _ISSUE = "https://github.com/{repository}/issues/{number}"
 
 
@@ -22,7 +27,15 @@ class StoryUse(StrEnum):
     TRAINING = "training"
     """Cross-validation over these stories chose the parameters of the search for similar ones."""
     HELD_OUT = "held out"
-    """It was used for nothing but one measurement."""
+    """It was used for nothing but two measurements, one of each collection of stories."""
+    SECOND_TRAINING = "second training"
+    """It is like a training story, and was collected later by people who did not know the rules."""
+    SECOND_HELD_OUT = "second held out"
+    """It was collected with the second training stories, and was used for one measurement."""
+
+
+USED = (StoryUse.RULES, StoryUse.TRAINING, StoryUse.SECOND_TRAINING)
+"""Uses of the stories that are not held out."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,8 @@ class Story:
     causes: tuple[str, ...]
     """Causes that the author or a maintainer accepted."""
     text: str
+    subjects: tuple[str, ...] = ()
+    """What `story_subjects` finds in the text."""
 
     @property
     def url(self) -> str:
@@ -50,8 +65,20 @@ class Story:
 @cache
 def read_stories() -> tuple[Story, ...]:
     """Return all rows of the table."""
-    text = files("runbook.tools.speed").joinpath(_TABLE).read_text(encoding="utf-8")
+    text = files("runbook.tools.speed").joinpath(TABLE).read_text(encoding="utf-8")
     return tuple(_story(row) for row in csv.DictReader(text.splitlines()))
+
+
+def as_table(stories: Iterable[Story]) -> str:
+    """Return the text of a table of stories."""
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(("use", "address", "causes", "text", "subjects"))
+    for story in stories:
+        causes = _SEPARATOR.join(story.causes)
+        subjects = _SEPARATOR.join(story.subjects)
+        writer.writerow((story.use, story.address, causes, story.text, subjects))
+    return table.getvalue()
 
 
 def stories_for(uses: Iterable[StoryUse]) -> tuple[Story, ...]:
@@ -64,6 +91,7 @@ def _story(row: dict[str, str]) -> Story:
     return Story(
         use=StoryUse(row["use"]),
         address=row["address"],
-        causes=tuple(row["causes"].split("; ")),
+        causes=tuple(row["causes"].split(_SEPARATOR)),
         text=row["text"],
+        subjects=tuple(row["subjects"].split(_SEPARATOR)) if row["subjects"] else (),
     )
