@@ -79,7 +79,7 @@ def test_each_story_has_one_address_known_causes_and_a_text():
     stories = read_stories()
     assert len({story.address for story in stories}) == len(stories)
     for story in stories:
-        assert story.url.startswith("https://"), story.address
+        assert story.url.startswith(("https://", "http://")), story.address
         assert len(story.text) > 20, story.address
         for cause in {*story.causes} - {ANOTHER_MODEL}:
             assert [*checks_of([GapPart(cause, 0.0, "", "")], 1)], (story.address, cause)
@@ -136,10 +136,12 @@ def test_the_most_similar_story_counts_most():
 def test_texts_about_the_same_subject_are_similar_without_a_common_word():
     stories = [
         _story("a/a#1", "network", "several servers joined by plain ethernet cables crawl along"),
-        _story("b/b#2", "data wait", "jpegs lie on an hdd, which keeps our cards starving"),
+        _story(
+            "b/b#2", "data wait", "jpegs lie on an hdd, and a dataloader of resnet50 is starving"
+        ),
     ]
     index = StoryIndex([story for story in stories for _ in range(3)])
-    text = "slow: photos come from mounted storage, and get cropped by prefetching loader workers"
+    text = "slow: photos come from mounted storage, get cropped by loader workers while prefetching"
     words = set(text.replace(":", "").replace(",", "").split())
     assert not words & set(stories[1].text.replace(",", "").split())
     similar = index.similar(text)
@@ -217,6 +219,7 @@ def test_options_between_the_sentences_do_not_change_the_stories(index):
     [
         "our resnet50 on the cluster runs at half the speed of the example with imagenet",
         "the training no longer uses the gpu after an epoch of imagenet, strange",
+        "resnet50 on the cluster does not saturate the gpu with imagenet, alexnet doesn't either",
     ],
 )
 def test_a_complaint_without_the_word_slow_finds_stories(text, index):
@@ -249,14 +252,23 @@ def test_json_lists_the_similar_stories_of_a_cause(tmp_path):
     assert all("#" in address or ":" in address for part in parts for address in part["stories"])
 
 
-def test_held_out_stories_are_answered_as_often_as_measured(answer, index):
-    """The first measurement (2026-11-29): 38 of 57, and 30 by the rules alone."""
-    held_out = stories_for([StoryUse.HELD_OUT])
-    right = [s for s in held_out if {*_first_causes(answer(s.text, index))} & {*s.causes}]
+@pytest.mark.parametrize(
+    ("use", "measured"),
+    [(StoryUse.SECOND_HELD_OUT, (60, 30, 40)), (StoryUse.HELD_OUT, (57, 30, 43))],
+)
+def test_held_out_stories_are_answered_as_often_as_measured(use, measured, answer, index):
+    """The number of stories, and of correct answers by the rules alone and with other stories.
+
+    The second collection was measured once, before anybody read it (2026-11-29). The first had been
+    measured before, with 38 correct answers.
+    """
+    held_out = stories_for([use])
+    with_stories = [s for s in held_out if {*_first_causes(answer(s.text, index))} & {*s.causes}]
     by_rules = [s for s in held_out if {*_first_causes(answer(s.text))} & {*s.causes}]
-    assert len(held_out) == 57
-    assert len(right) >= 38
-    assert len(right) > len(by_rules)
+    stories, least_by_rules, least_with_stories = measured
+    assert len(held_out) == stories
+    assert len(by_rules) >= least_by_rules
+    assert len(with_stories) >= least_with_stories
 
 
 def test_training_stories_are_answered_by_those_of_other_repositories(answer):
@@ -271,7 +283,7 @@ def test_training_stories_are_answered_by_those_of_other_repositories(answer):
         by_rules += bool({*_first_causes(answer(story.text))} & {*story.causes})
         with_stories += bool({*_first_causes(with_others)} & {*story.causes})
     assert len(training) == 49
-    assert (by_rules, with_stories) == (0, 0)
+    assert with_stories >= by_rules + 15
 
 
 def _repository(story: Story) -> str:
