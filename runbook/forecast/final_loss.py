@@ -84,7 +84,7 @@ def forecast_final_losses(runs: Runs, targets: Runs) -> list[LossForecast]:
 
 
 def voting_choices(runs: Runs) -> list[LawChoice]:
-    """Return the forms of the law that should be fitted to these runs.
+    """Return the forms of the law to fit to these runs.
 
     With few runs, two exponents cannot be distinguished, and it is unclear which parameters to
     count. A single exponent and counting all parameters gave the smallest errors in tests on
@@ -134,7 +134,7 @@ class _Backtest:
 
 
 def _backtests(runs: Runs, choices: Sequence[LawChoice]) -> list[_Backtest]:
-    """Return a backtest for each share that leaves enough runs for both the fit and the forecast."""
+    """Return a backtest for each share with enough runs for both the fit and the forecast."""
     backtests = []
     for share in BACKTEST_SHARES:
         limit = np.quantile(runs.flops, share)

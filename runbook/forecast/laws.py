@@ -1,7 +1,7 @@
 """Scaling laws L(N, D) = E + A / N^a + B / D^b, fitted to finished runs.
 
-The log loss is fitted with a Huber loss, as in Hoffmann et al. (arXiv:2203.15556, D.2), so that a
-single failed run does not distort the law. Sizes and tokens are first divided by their geometric
+The log loss is fitted with a Huber loss, as in Hoffmann et al. (arXiv:2203.15556, D.2), to keep a
+single failed run from distorting the law. Sizes and tokens are first divided by their geometric
 means, which makes E, A and B similar in size.
 """
 
@@ -16,11 +16,11 @@ from scipy.optimize import least_squares, nnls
 Array = NDArray[np.float64]
 
 USUAL_EXPONENT = 0.33
-"""Exponent that is not penalized. Published values are 0.34 and 0.28 (Hoffmann et al.), 0.35 and
-0.37 (Besiroglu et al., 2404.10102).
+"""Exponent with no penalty. Published values are 0.34 and 0.28 (Hoffmann et al.), 0.35 and 0.37
+(Besiroglu et al., 2404.10102).
 """
 EXPONENT_PENALTY = 0.1
-"""Residual that is added if an exponent is e times as large as usual.
+"""Residual added if an exponent is e times as large as usual.
 
 With few rows, a small exponent cannot be distinguished from a high floor E.
 """
@@ -94,7 +94,7 @@ WEIGHT_POWERS = (0.0, 0.5, 1.0, 2.0)
 
 
 def law_choices(runs: Runs) -> list[LawChoice]:
-    """Return the laws that give different results for these runs."""
+    """Return the laws with different results for these runs."""
     no_embeddings = np.allclose(runs.params, runs.params_no_embed)
     return list(_choices([True] if no_embeddings else [True, False]))
 

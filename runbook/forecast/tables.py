@@ -1,4 +1,4 @@
-"""The tables that `runbook forecast` reads: finished runs, planned runs, or a curve."""
+"""Tables read by `runbook forecast`: finished runs, planned runs, or a curve."""
 
 import csv
 import math

@@ -126,5 +126,5 @@ def _arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # A check that hangs must not keep the process alive.
+    # A hanging check must not keep the process alive.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""Writes and reads the lines in which a node answers.
+"""Writes and reads the answers from a node, line by line.
 
 Each part is written as soon as the result is known. The lines go to the job output, because the
 shared folder itself is being checked.
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 HOSTS = "hosts"
-"""Preflight rung that checks each node separately."""
+"""Preflight rung used to check each node separately."""
 TORCH = "torch"
-"""Preflight rung that imports torch in a separate process."""
+"""Preflight rung used to import torch in a separate process."""
 PEERS = "peers"
-"""Preflight rung that checks the links between the nodes."""
+"""Preflight rung used to check the links between nodes."""
 MARK = "@preflight "
 """Prefix for a line with an answer in the job output."""
 PIECE_MARK = "@preflight-piece "
@@ -194,7 +194,7 @@ def output_lines(content: str, key: str) -> list[str]:
 
 
 def read_answers(text: str) -> Iterator[PartAnswer]:
-    """Yield the answers in the output from a job. A line that was cut off is left out.
+    """Yield the answers in the output from a job. Incomplete lines are left out.
 
     A launcher may put the task number in front of a line.
     """

@@ -99,7 +99,7 @@ def _default(cache: Cache) -> str:
 
 
 def _nearest(folder: Path) -> Path:
-    """Return the folder, or the nearest parent that exists."""
+    """Return the folder, or the nearest existing parent."""
     return next(path for path in (folder, *folder.parents) if path.is_dir())
 
 

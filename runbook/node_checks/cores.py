@@ -21,7 +21,7 @@ On a node with more cores, evenly spaced ones are timed: 64 cores x 3 rounds x 3
 second.
 """
 SUSPECT_RATIO = 1.5
-"""A core that takes this many times as long as the median is timed again."""
+"""A core is timed again if it takes this many times as long as the median."""
 SECOND_LOOKS = 5
 SECOND_LOOK_PAUSE = 0.2
 """Seconds to wait before the repeated timings.

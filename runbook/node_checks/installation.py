@@ -16,7 +16,7 @@ from runbook.node_checks.answers import OWN_PACKAGE, Facts, ProgramEnd
 from runbook.node_checks.program_output import run_program
 
 PROGRAMS = ("python", "python3")
-"""Names that scripts and extension builds use to call Python."""
+"""Names used by scripts and extension builds to call Python."""
 PROGRAMS_SECONDS = 20.0
 """Time limit for all programs together. It is shorter than the limit for the check."""
 PRINT_PREFIX = "import sys; print(sys.prefix); print(sys.version.split()[0])"
@@ -67,8 +67,8 @@ def look_at_sources() -> Facts:
     """Return the folder and a checksum of the source files for each package.
 
     Two checkouts may have the same version but different files. The checksum covers names and sizes
-    and, outside the folders that installers use, also contents. Packages that are missing, or were
-    not reached in time, are left out.
+    and, outside the folders that installers use, also contents. Packages missing or not reached in
+    time are left out.
     """
     deadline = time.monotonic() + SOURCES_SECONDS
     facts: Facts = {}

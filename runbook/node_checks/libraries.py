@@ -47,7 +47,7 @@ def substitutions(
     loaded: Mapping[str, str],
     without_variable: Mapping[str, str],
 ) -> dict[str, Facts]:
-    """Return the libraries that LD_LIBRARY_PATH replaces, each with both versions."""
+    """Return the libraries replaced because of LD_LIBRARY_PATH, each with both versions."""
     changed: dict[str, Facts] = {}
     for name, path in loaded.items():
         other_path = without_variable.get(name, path)

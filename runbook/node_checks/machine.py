@@ -32,12 +32,12 @@ PACKAGES = (
 )
 """Packages that must have the same version on all nodes.
 
-A package that is missing on all nodes is not a fault.
+It is not a fault if a package is missing on all nodes.
 """
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 SHARED_MEMORY = Path("/dev/shm")
 DEFAULT_SCRATCH = Path("/tmp")
-"""The folder that programs use if TMPDIR is not set. Some programs always use it (CUDA MPS, X11,
+"""The folder used by programs if TMPDIR is not set. Some programs always use it (CUDA MPS, X11,
 SSH).
 """
 TOOL_SECONDS = 20

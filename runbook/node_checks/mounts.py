@@ -1,4 +1,4 @@
-"""Finds the file system that contains a path, and whether other nodes share it."""
+"""Finds the file system for a path, and whether other nodes share it."""
 
 import os
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class Mount:
 
 
 def mount_of(path: Path) -> Mount:
-    """Return the mount that contains a path. If the path is a link, its target counts."""
+    """Return the mount containing a path. If the path is a link, its target counts."""
     return parse_mounts(Path("/proc/self/mountinfo").read_text(), os.path.realpath(path))
 
 

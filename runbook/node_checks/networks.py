@@ -25,7 +25,7 @@ _IS_RUNNING = 0x40
 ROUTES = Path("/proc/self/net/route")
 NAME_ATTEMPTS = 2
 SUSPECT_NAME_SECONDS = 0.5
-"""A name look-up that takes longer than this many seconds is repeated."""
+"""A name look-up is repeated if it takes longer than this many seconds."""
 NAMES_SECONDS = 14.0
 """Seconds after which no look-up starts.
 

@@ -42,7 +42,7 @@ DEVICE_FILES = (
     DeviceFile("/dev/zero", 1, 5),
     DeviceFile("/dev/urandom", 1, 9),
 )
-"""Device files that programs need. The numbers are from admin-guide/devices.txt in the kernel."""
+"""Device files needed by programs. The numbers are from admin-guide/devices.txt in the kernel."""
 
 
 def look_at_account() -> Facts:

@@ -83,7 +83,7 @@ class Listener:
         self.nonce = secrets.token_hex(8)
         self.address = chosen_address()
         self.num_served = 0
-        """Number of data connections that were served completely."""
+        """Number of data connections served completely."""
         self._door = _listen("", port)
         self._data = _listen(self.address, 0)
         for server, serve in ((self._door, self._greet), (self._data, self._exchange)):
@@ -187,7 +187,7 @@ def ask_peers(rung: Rung) -> None:
 def _try_peer(name: str, port: int, own_nonce: str) -> Facts:
     """Connect to a node, and measure the connection.
 
-    `stage` is the last stage that was reached, and `error` is the reason why it was the last.
+    `stage` is the last stage reached, and `error` is the reason why it was the last.
     """
     facts: Facts = {
         "peer": name,

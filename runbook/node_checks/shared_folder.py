@@ -38,7 +38,7 @@ def look_at_folder(folder: Path, token: str) -> Facts:
     `written` and `looked_until` are times on the node clock: when it wrote its own file, and when
     it last looked for files from other nodes.
 
-    Raise `OSError` if the folder cannot be used at all. A file operation that fails is reported in
+    Raise `OSError` if the folder cannot be used at all. Failed file operations are reported in
     `errors`.
     """
     errors: Facts = {}

@@ -62,7 +62,7 @@ def describe(result: CopyResult) -> str:
 
 
 def _remove(manifest: Path, folder: str) -> int:
-    """Remove the copy that belongs to a manifest, and the failure note, if they exist."""
+    """Remove the copy for a manifest, and the failure note, if they exist."""
     try:
         packed = read_manifest(manifest)
         if packed is None:

@@ -55,7 +55,7 @@ PROBE_SECONDS = 120.0
 
 
 class CopyState(StrEnum):
-    """The Python a node uses."""
+    """Python used on a node."""
 
     UNPACKED = "unpacked"
     PRESENT = "present"

@@ -14,7 +14,7 @@ TAIL_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class RecentStep:
-    """The values in a step that alarms compare. A loss that is not finite is None."""
+    """The values in a step that alarms compare. A non-finite loss is None."""
 
     iteration: int
     loss: float | None = None

@@ -85,7 +85,7 @@ class RehearsedRank:
     timeline: tuple[tuple[Any, ...], ...]
     """Memory in use during the step, as pairs of (point in the step, bytes)."""
     microbatches: int
-    """Number of micro-batches that were run.
+    """Number of micro-batches run.
 
     The counts are the same for all micro-batches, so the others are extrapolated.
     """

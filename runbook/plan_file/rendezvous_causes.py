@@ -1,4 +1,4 @@
-"""Why a rendezvous can fail, with ranks that do not meet before the timeout."""
+"""Reasons for ranks not to meet in a rendezvous before the timeout."""
 
 from __future__ import annotations
 

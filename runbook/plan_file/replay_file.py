@@ -1,6 +1,6 @@
 """Reads `replay.jsonl`, which records recomputed micro-batches, and compares two such records.
 
-A segment begins with a line that describes the program and the machines. Each recomputed step has a
+A segment begins with a line describing the program and the machines. Each recomputed step has a
 line with a four-byte fingerprint for every rank, layer and part.
 """
 
@@ -25,9 +25,9 @@ Tensor-parallel ranks sum results after each of the first two.
 """
 MARK_BYTES = 4
 TRANSIENT = "transient corruption"
-"""Name of the alarm about a rank that computed a wrong result once, but not since then."""
+"""Name of the alarm used if a rank computed a wrong result once, but not since then."""
 PERSISTENT = "persistent corruption"
-"""Name of the alarm about a rank that repeatedly computes wrong results."""
+"""Name of the alarm used if a rank repeatedly computes wrong results."""
 
 
 class ComputedPlace(NamedTuple):
@@ -95,7 +95,7 @@ def first_difference(
     orders: dict[ComputedPlace, tuple[int, int, int, int]] = {}
     for numbers in (first_numbers, second_numbers):
         for position, location in enumerate(numbers):
-            # A tensor that occurs in both computations is ordered as in the first one.
+            # Tensors found in both computations are ordered as in the first one.
             orders.setdefault(location, passing_order(location, position))
 
     different = []

@@ -401,7 +401,7 @@ class Limits:
     spike_policy: SpikePolicy = field(default="note", metadata=OMIT_DEFAULT)
     """The action after a loss spike: a finite loss far above the recent ones."""
     replay_interval: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Steps between two checks that recompute the first micro-batch and compare the results; 0
+    """Steps between two checks, which recompute the first micro-batch to compare the results; 0
     means never.
     """
     fewer_replicas: tuple[int, ...] = field(default=(), metadata=OMIT_DEFAULT)

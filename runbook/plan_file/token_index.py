@@ -21,7 +21,7 @@ DTYPES = {
 }
 UINT16 = 8
 INT32 = 4
-"""Type codes that Megatron uses for token ids. Ids have two bytes if the vocabulary has fewer than
+"""Type codes used for token ids in Megatron. Ids have two bytes if the vocabulary has fewer than
 65,500 tokens, or else four.
 """
 

@@ -80,7 +80,7 @@ _KEYS_BY_RANGE: dict[Range, tuple[str, ...]] = {
 }
 """Keys, grouped by the range of allowed values.
 
-Fields that are not listed declare their ranges themselves, with `ranges.within`.
+Fields not listed here declare their ranges themselves, using `ranges.within`.
 """
 
 

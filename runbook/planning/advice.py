@@ -34,7 +34,7 @@ GPT3_LEARNING_RATES = (
 Source: Brown et al. 2020, arXiv:2005.14165, table 2.1.
 """
 HIGH_RATE_FACTOR = 3.0
-"""A learning rate more than this many times as high as GPT-3's causes a warning.
+"""A learning rate above this multiple of the GPT-3 rate causes a warning.
 
 Llama 3 8B was trained at 2.6 times GPT-3's rate (3e-4, arXiv:2407.21783), which causes no warning.
 """

@@ -22,7 +22,7 @@ from runbook.plan_file.schema import Layout, ModelShape, Tuning
 from runbook.planning.sizes import shape_of
 
 SMOKE_DECAY = 100
-"""In a smoke test, the learning rate decays over this many times as many steps as the test has.
+"""A smoke test decays the learning rate over its own length times this factor.
 
 So it is still at 99 % of the peak when the test ends.
 """

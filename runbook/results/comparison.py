@@ -208,14 +208,14 @@ def _differences(
     sides: Sequence[Row],
     source: str,
 ) -> Table:
-    """Return a table of the keys that have different values in different runs."""
+    """Return a table of the keys with different values in different runs."""
     rows = differing_rows([run.name for run in runs], sides)
     notes = () if rows else (ResultMessage.NO_DIFFERENCE.fill(),)
     return Table(rows, title, notes, source=source)
 
 
 def differing_rows(names: Sequence[str], sides: Sequence[Row]) -> list[Row]:
-    """Return a row for each key that does not have the same value on all sides.
+    """Return a row for each key with different values.
 
     A row contains the key, and the value from each side under the name of that side.
     """

@@ -1,6 +1,6 @@
 """Determines how many devices were used for each step.
 
-A job that lost nodes may continue with fewer devices.
+After losing nodes, a job may continue with fewer devices.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class ExpectedLoss:
     low: float
     high: float
     share: float
-    """Share of the training steps that are complete."""
+    """Share of completed training steps."""
     sealed: Forecast | None
     """Loss forecast made before the first step; None if no forecast was sealed."""
 

@@ -89,7 +89,7 @@ def _quantile_loss(actual: float, quantile: float, share: float) -> float:
 
 
 def append_scores(scores: Iterable[ForecastScore], runs: Path) -> None:
-    """Append those scores that are not yet in the file."""
+    """Append the scores not yet in the file."""
     path = runs / SCORES_FILE
     scored = {(line.get("checksum"), line.get("quantity")) for line in read_lines(path)}
     for score in scores:

@@ -111,7 +111,7 @@ def _finite_evaluations(validation: Sequence[ValidationLoss]) -> Check:
 
 
 def credible_step_seconds(estimate: float | None) -> tuple[float, float] | None:
-    """Return the shortest and longest step time that is plausible given the planned step time.
+    """Return the shortest and longest plausible step time, given the planned step time.
 
     Return None if the plan has no step time.
 
@@ -245,9 +245,8 @@ def resume_check(
     """Check that training was resumed without repeated steps or a jump in the loss.
 
     Return no check if nothing was resumed. `tolerance` is the largest relative change in the loss
-    that is allowed across a seam, where one segment ends and the next starts. Steps before and
-    after a seam use different samples, so the loss may also change by as much as between earlier
-    steps.
+    allowed across a seam, where one segment ends and the next starts. Steps before and after a seam
+    use different samples, so the loss may also change by as much as between earlier steps.
     """
     if not metrics.restarts:
         return []
@@ -293,7 +292,7 @@ def _loss_over_seams(metrics: History, tolerance: float) -> Check:
 
 
 def _done_twice(metrics: History, events: Sequence[Event]) -> Check:
-    """Check that no step was repeated after a stop that saved a checkpoint.
+    """Check that no step was repeated if the stop before it saved a checkpoint.
 
     After a kill, training returns to the last checkpoint, which is not a fault.
     """

@@ -107,12 +107,12 @@ class Event:
     source: str = ""
     """Where a resume loaded its state from: shared, near own or near partner.
 
-    The source is empty in runs by versions that kept no copies in node memory.
+    The source is empty in runs by versions with no copies in node memory.
     """
     same_fingerprint: bool = True
     """Whether the resumed job loaded a checkpoint from the same training run."""
     planned: bool = False
-    """Whether the job ended with the stop that training.rehearse_stop requests."""
+    """Whether the job ended with the stop requested by training.rehearse_stop."""
     at: float | None = None
     """Time when the job ended, if this was noticed only later."""
     waits: float = 0.0
@@ -137,7 +137,7 @@ class Event:
     copies: int = 0
     """Number of copies in node memory, if the event reports copies."""
     left_out: int = 0
-    """Number of copies that were skipped because the previous copies were still being sent."""
+    """Number of copies skipped because the previous copies were still being sent."""
 
     @property
     def is_near(self) -> bool:
@@ -163,7 +163,7 @@ class History:
     repeated: tuple[Step, ...] = ()
     """Earlier versions of steps repeated after a restart."""
     unread_lines: int = 0
-    """Number of unreadable lines, such as a line that was cut off when the trainer was killed."""
+    """Number of unreadable lines, such as a line cut off when the trainer was killed."""
     source: str = "metrics.jsonl"
     rank_times: tuple[RankTimes, ...] = ()
     """Rank times, in the order in which they were recorded.
@@ -318,8 +318,7 @@ def _step(line: str, number: int) -> Step | None:
 def _rank_times(path: Path) -> Iterator[RankTimes]:
     """Yield the records in a rank_times.jsonl one by one. If there is no file, yield nothing."""
     for values in iterate_lines(path):
-        # Skip a line that is not a record, such as a line that was cut off when the trainer was
-        # killed.
+        # Skip a line if it is not a record, such as one cut off when the trainer was killed.
         with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             yield RankTimes(
                 iteration=int(values["iteration"]),

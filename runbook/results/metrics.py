@@ -77,7 +77,7 @@ class Summary:
 
 
 def measured(history: History) -> list[Step]:
-    """Return the steps that medians are computed from.
+    """Return the steps used to compute medians.
 
     These are the steps on the usual number of devices, without warm-up and skipped steps. If no
     such step remains, return every timed step.
@@ -384,7 +384,7 @@ def history_frame(history: History) -> Any:
 
 @dataclass(frozen=True)
 class _Stall:
-    """A recorded delay that may explain a long step."""
+    """A recorded delay, used to explain a long step."""
 
     reason: str
     seconds: float

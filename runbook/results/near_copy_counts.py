@@ -21,7 +21,7 @@ class NearCopyCounts:
     """
     copies: int
     left_out: int
-    """Number of copies that were skipped because the previous copies were still being sent."""
+    """Number of copies skipped because the previous copies were still being sent."""
     stall_seconds: float
     """Mean time a copy paused training."""
     own_starts: int

@@ -62,7 +62,7 @@ def slow_ranks_table(history: History, *, count: int = 8) -> Table:
 
 
 def _comparable_rank_times(history: History) -> list[RankTimes]:
-    """Return the rank times for measured steps that ran with the most recent world size."""
+    """Return the rank times for measured steps with the most recent world size."""
     measured_keys = {(step.segment, step.iteration) for step in measured(history)}
     times = []
     for rank_times in history.rank_times:

@@ -171,7 +171,7 @@ def wall_time_table(account: WallTime, title: str = "Where the time went") -> Ta
 
 
 def interruptions_table(account: WallTime, title: str = "Interruptions") -> Table:
-    """Return a table that shows where each interruption occurred, why, and what it cost."""
+    """Return a table showing where each interruption occurred, why, and what it cost."""
     rows = []
     for interruption in account.interruptions:
         rows.append(
@@ -311,9 +311,9 @@ def _chain_waits(events: Sequence[Event]) -> list[float]:
 
 
 def _trainer_reason(events: Sequence[Event]) -> str:
-    """Return the reason that the trainer itself gave for ending.
+    """Return the reason for ending given by the trainer itself.
 
-    It is the reason for a job that nobody was watching.
+    It is used if nobody was watching the job.
     """
     ends = events_named(events, "stopped") or events_named(events, "failed")
     if not ends:

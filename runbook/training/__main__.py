@@ -40,7 +40,7 @@ def train_rank(
     # A CUDA build of torch warns if it finds a CUDA toolkit but no GPU. The trainer builds no CUDA
     # kernels on such a machine.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-    # torch 2.13 deprecates names that megatron-core 0.16 uses.
+    # torch 2.13 deprecates names used in megatron-core 0.16.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     warnings.filterwarnings("ignore", "Please use DTensor instead", FutureWarning)
     from runbook.plan_file import trainer_requirements
@@ -110,7 +110,7 @@ def main() -> int:
     arguments = parser.parse_args()
     # Registered first in order to run last, after any traceback has been printed
     atexit.register(leave, FAILED)
-    # Set up before the slow imports, to not lose a signal while they run
+    # Set up before the slow imports, to catch signals while they run
     stopping = StopConditions()
     rank = 0
     try:

@@ -26,7 +26,7 @@ class NotAllowedError(Exception):
 
 CHANNEL_SECONDS = 10.0  # Seconds to wait for an answer from a channel
 SENT_EVENTS = {"failed": TrainingMessage.TRAINING_FAILED}
-"""Events in events.jsonl that are sent like alarms.
+"""Events in events.jsonl to send like alarms.
 
 The fields in an event fill the placeholders in the message.
 """
@@ -106,8 +106,8 @@ class AlertSender:
                 )
 
     def close(self) -> None:
-        """Wait briefly for the alarms that are still being sent."""
-        # A channel that fails exactly at its time limit is still reported
+        """Wait briefly for alarms still being sent."""
+        # If a channel fails exactly at its time limit, it is still reported
         end = time.monotonic() + CHANNEL_SECONDS + 2.0
         for thread in filter(Thread.is_alive, self._threads):
             thread.join(max(0.0, end - time.monotonic()))

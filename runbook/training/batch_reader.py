@@ -63,7 +63,8 @@ class BatchReader:
     def deliver(self, read: Callable[[], Batch]) -> Batch:
         """Return the next micro-batch on the device used by this rank.
 
-        The micro-batch comes from `read`, or from the tensor-parallel rank that reads it.
+        The micro-batch comes from `read`, or from the tensor-parallel rank responsible for reading
+        it.
         """
         group = self._group
         batch = Batch()
@@ -135,7 +136,7 @@ def _pack(batch: Batch) -> torch.Tensor:
 
 
 def _unpack(message: torch.Tensor) -> Batch:
-    """Unpack a micro-batch from a message that `_pack` made."""
+    """Unpack a micro-batch from a message made by `_pack`."""
     batch = Batch()
     for key, part in zip(_KEYS, message, strict=True):
         if key == "loss_mask":
@@ -176,7 +177,7 @@ class ReadAhead:
         self._stride = reader.share.micro * reader.share.copies
         self._dataset = None
         self._next = 0
-        # Number of micro-batches that were requested but not yet taken
+        # Number of micro-batches requested but not yet taken
         self._ahead = 0
         self._batches: SimpleQueue[Batch | Exception] = SimpleQueue()
         self._orders: SimpleQueue[tuple[SimpleQueue[Batch | Exception], Any, int, int] | None] = (

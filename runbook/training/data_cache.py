@@ -4,7 +4,7 @@ megatron-core identifies a cached order only by its file name. If a number in it
 samples are used with no warning. If the whole index is constant, training repeats one sample until
 its loss is 0. So rank 0 writes `checksums.json` next to the files it builds. At the next start it
 compares every file with its checksum, and rebuilds the files that differ. Each checkpoint also
-stores the checksums, to never continue training in a different order.
+stores the checksums, to rule out training in a different order.
 
 Rank 0 reads the cache once at each start, on one core. It reads 1 to 2 GB per second if the
 processor computes SHA-256 in hardware, and a third of that if not. The cache takes up 12 to 20
@@ -47,7 +47,7 @@ class CacheCheck:
     """The faults found in the cache at this start, and the current checksums."""
 
     faults: Mapping[str, CacheFault] = field(default_factory=dict)
-    """Files that were removed and rebuilt."""
+    """Files removed and rebuilt."""
     checksums: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each file. Empty if nothing is cached (mock data)."""
 
@@ -80,8 +80,8 @@ class CacheFolder:
     def remove_faulty(self, indexes: Sequence[Path]) -> None:
         """Remove the cached files that must not be read, and record the reasons.
 
-        `indexes` are the .idx files for the text. An order that is older than one of these files
-        was made from a different text.
+        `indexes` are the .idx files for the text. An order older than one of these files was made
+        from a different text.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -90,8 +90,7 @@ class CacheFolder:
                 TrainingMessage.CACHE_NOT_MADE, folder=self.folder, error=error
             ) from error
 
-        # ctime is checked too, because a file that was moved or copied here may keep an earlier
-        # mtime.
+        # ctime is checked too, since a file moved or copied here may keep an earlier mtime.
         states = [path.stat() for path in indexes if path.exists()]
         newest = max((max(state.st_mtime_ns, state.st_ctime_ns) for state in states), default=0)
         checksums = read_checksums(self.folder)

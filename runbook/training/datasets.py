@@ -65,7 +65,7 @@ def make_datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> TrainingDataset
 
 
 def _dataset_config(spec: PhasePlan, tokens: Mapping[str, int]) -> GPTDatasetConfig:
-    """Return the configuration that tells megatron-core which samples to draw from which files.
+    """Return the configuration used to tell megatron-core which samples to draw from which files.
 
     Synthetic samples have no files. Validation uses separate files, or a part of the same files.
     """

@@ -49,7 +49,7 @@ Pin: TypeAlias = Callable[[int, int], bool]
 """A function that pins a number of bytes starting at an address, and returns whether that worked.
 """
 Unpin: TypeAlias = Callable[[int], None]
-"""A function that unpins memory before it is freed."""
+"""A function used to unpin memory before it is freed."""
 
 
 class HostCopies:

@@ -181,7 +181,7 @@ class TrainingLoop:
 
     def _do_between_steps(self, validation: Any, *, at_end: bool) -> None:
         """Collect garbage, evaluate, and copy to node memory, whenever each is due."""
-        # All ranks collect at the same step, so that no rank waits while another collects
+        # All ranks collect at the same step, to avoid waiting for each other
         if self._at(self.spec.tuning.gc_interval):
             gc.collect()
 
@@ -284,7 +284,7 @@ class TrainingLoop:
             self._report_slower(reason)
 
     def _report_compiler_faults(self) -> None:
-        """Report the functions that torch could not compile on this rank since the last step."""
+        """Report functions torch could not compile on this rank since the last step."""
         for reason in self.compiler_faults.take():
             self._report_slower(reason)
 
@@ -422,7 +422,7 @@ class TrainingLoop:
         self.log.alarms(alarm for alarm in slow if alarm.rank == rank)
 
     def _report_replay(self) -> None:
-        """Record results that were computed twice, and report ranks with different results.
+        """Record results computed twice, and report ranks with different results.
 
         Each rank reports itself, since only that rank knows the name of its machine.
         """
@@ -781,7 +781,7 @@ class Stepper:
         return record, outcome.stop_request, bad
 
     def _no_update(self) -> OptimizerUpdate:
-        """Return an optimizer result for a step that is not taken."""
+        """Return an optimizer result for a step not taken."""
         loss_scale = self.scale if math.isfinite(self.scale) else 1.0
         return OptimizerUpdate(math.nan, True, loss_scale)
 
@@ -957,7 +957,7 @@ class Stepper:
 
 
 def make_replayer(spec: PhasePlan, engine: TrainingEngine) -> Any:
-    """Return the object that recomputes micro-batches to detect silent data corruption.
+    """Return the object used to recompute micro-batches and detect silent data corruption.
 
     Return None if the plan does not request replays.
     """

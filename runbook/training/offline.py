@@ -50,7 +50,7 @@ def export(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
 def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     """Start the training from weights in a folder written by a different program.
 
-    The function writes a checkpoint for iteration 0 that contains only weights.
+    The function writes a checkpoint for iteration 0 with only weights.
     """
     from runbook.training.checkpoints import folders, hugging_face, megatron_import, state
 

@@ -45,7 +45,7 @@ LIBRARIES = re.compile(
     r"lib(?:stdc\+\+|gcc_s|gomp|iomp5|c10|torch\w*|nccl|cudart|cublas|cublasLt|cudnn\w*|nvrtc"
     r"|nvJitLink|amdhip64|rccl)"
 )
-"""Libraries that torch was built with. A different library with the same name may replace each."""
+"""Libraries torch was built with. A different library with the same name may replace each."""
 GROUP_BYTES = 1 << 20
 IMPORT_STEP = "importing megatron-core"
 UNUSED_GROUPS = ("EXPERT", "HYBRID")

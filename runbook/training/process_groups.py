@@ -125,7 +125,7 @@ def make_parallel_groups(spec: PhasePlan) -> int:
 def seed_ranks(seed: int, *, graphs: bool = False) -> None:
     """Seed dropout, so that exactly the ranks that compute the same activations get the same masks.
 
-    With `graphs`, use a generator that CUDA graphs can advance.
+    With `graphs`, use a generator CUDA graphs can advance.
     """
     from megatron.core import parallel_state, tensor_parallel
 
@@ -333,7 +333,7 @@ def _wait_for_first(
 RENDEZVOUS_MARGIN_SECONDS = 5
 """Extra seconds after the torch timeout.
 
-That timeout does not cover a server that accepts a connection and never answers.
+That timeout does not cover servers that accept a connection and never answer.
 """
 
 _RENDEZVOUS_CAUSES = {

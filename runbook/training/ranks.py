@@ -132,8 +132,7 @@ def die_with_launcher(ranks: Ranks) -> None:
 
     Otherwise ranks would continue computing after the job has ended.
 
-    A process that was started alone keeps running when its shell ends, so that people can detach
-    it.
+    A process started alone keeps running when its shell ends, to let people detach it.
     """
     if ranks.launcher == "alone" or not sys.platform.startswith("linux"):
         return
@@ -156,7 +155,7 @@ def die_with_launcher(ranks: Ranks) -> None:
 CPU = "cpu"
 
 HIDDEN_BY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-"""Variables for CUDA and ROCm that hide every GPU from torch if they are empty."""
+"""Variables for CUDA and ROCm, which can be set to an empty value to hide every GPU from torch."""
 
 SHOWN_BY = (*HIDDEN_BY, "ROCR_VISIBLE_DEVICES")
 """Variables a launcher uses to show each rank only its own GPU."""

@@ -299,7 +299,7 @@ def _check_share(
     spec: PhasePlan,
     use: str,
 ) -> None:
-    """Refuse a share that is too short for one sample, because megatron-core would loop forever."""
+    """Refuse a share too short for one sample, because megatron-core would loop forever."""
     sequences = len(file.lengths)
     begin, end = (round(bound * sequences) for bound in share)
     tokens = int(file.lengths[begin:end].sum(dtype=numpy.int64))

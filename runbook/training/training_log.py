@@ -204,7 +204,7 @@ class TrainingLog:
             self._append(self.spec.log.rank_times, line)
 
     def replay(self, line: Mapping[str, object]) -> None:
-        """Write a line to replay.jsonl about a part that was computed twice, on rank 0."""
+        """Write a line to replay.jsonl about a part computed twice, on rank 0."""
         self._append(self.spec.log.replay, {**line, "segment": self.segment})
 
     def alarms(self, alarms: Iterable[Alarm]) -> None:
@@ -279,7 +279,7 @@ class TrainingLog:
     def _append(self, name: str, record: Mapping[str, object]) -> None:
         """Append a line.
 
-        A file that cannot be written is reported once, and training continues.
+        If a file cannot be written, this is reported once, and training continues.
         """
         path = self.spec.path(name)
         try:
@@ -314,7 +314,7 @@ def training_line(
     tflops: float,
     moment: datetime.datetime,
 ) -> str:
-    """Return the log line that megatron-core 0.16 prints with `--log-throughput`.
+    """Return the log line printed by megatron-core 0.16 with `--log-throughput`.
 
     `step` has averages since the previous line.
     """
@@ -338,7 +338,7 @@ def training_line(
 
 
 def validation_lines(iteration: int, loss: float) -> str:
-    """Return the three lines that Megatron-LM prints after an evaluation."""
+    """Return the three lines printed by Megatron-LM after an evaluation."""
     line = (
         f" validation loss at iteration {iteration} | lm loss value: {loss:.6E} | "
         f"lm loss PPL: {perplexity(loss):.6E} | "

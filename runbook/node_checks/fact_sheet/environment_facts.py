@@ -24,7 +24,7 @@ def look_at_environment() -> Facts:
 
 
 def checksum(value: str) -> str:
-    """Return a short checksum that shows whether two secrets are equal, and nothing else."""
+    """Return a short checksum, which only shows whether two secrets are equal."""
     return f"(checksum {hashlib.sha256(value.encode()).hexdigest()[:8]})"
 
 

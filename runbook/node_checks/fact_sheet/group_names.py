@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 PREFIX = "facts: "
-"""Prefix for the name of a part with the facts in a group."""
+"""Prefix for the name of the part in which a group of facts is written."""
 
 
 class FactGroup(StrEnum):

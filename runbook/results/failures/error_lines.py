@@ -1,7 +1,7 @@
 """Decides whether a line reports an error, or says that the program continues without an error.
 
 Programs also use words like "failed" when they announce that an optional package is not installed,
-print a setting, or continue without a file. These words count only in a line that reports an error.
+print a setting, or continue without a file. These words only count in lines reporting an error.
 """
 
 import re
@@ -22,7 +22,7 @@ MARKED = re.compile(
     # The letter used for errors by the loggers in TensorFlow, Abseil and PyTorch
     r"|\[?[EF]\d* tensorflow/|^\[?[EF]\d{4} |\[[EF]\d* |[\s\]]F\d{4} \d\d:\d\d:\d\d"
 )
-"""A line a program has marked as an error."""
+"""A line marked as an error by a program."""
 LAST_WORDS = re.compile(
     # Rust and Go, Fortran run-time systems, C++, and checks in Abseil and glog
     r"\bpanicked at\b|^panic: |^forrtl: severe|^Fortran runtime error|^Error termination\b"
@@ -55,17 +55,17 @@ too."""
 _ADVISES = re.compile(r"\bNCCL WARN\b")
 """The mark that NCCL puts on warnings.
 
-NCCL uses the same mark for errors and for problems that do not stop it.
+NCCL uses the same mark for errors and for problems it can survive.
 """
 _DENIES = re.compile(
     r"\b(?:[Nn]o|[Ww]ithout(?: any)?|0) (?:\w+ )?(?:errors?|failures?|failed|NaNs?|Infs?|overflows?|timeouts?)\b"
     r"|\b(?:is|are) not an? (?:failure|error|problem)\b"
     r"|\b(?:exceeded|failed|failures|errors?|lost|full|diverged|detected)\b\"?\s?[:=]\s?(?:0|no|none|None|false|False)\b"
 )
-"""A line that reports that nothing has failed."""
+"""A line reporting that nothing has failed."""
 
 _CONDITION = re.compile(r"^\W*(?:If|When|In case) (?:you|your|the|this|an?|any|it)\b")
-"""Start of a sentence that explains when an error appears."""
+"""Start of a sentence explaining when an error appears."""
 _POSSIBILITY = re.compile(
     r"\b(?:can|may|might|could|would) (?:yield|cause|lead to|result in|raise|produce|trigger)\b"
 )

@@ -94,14 +94,14 @@ A rank that waits for a failed rank, or loses the rank with the store, blames th
 launcher. When one rank in a job step fails, Slurm cancels the others.
 """
 _NCCL_GOES_ON = re.compile(r"(?P<thread>\S+:\d+:\d+ \[\d+\]) NCCL INFO (?!\S+:\d+ -> \d)")
-"""A line that shows that an NCCL thread has continued. Lines such as `init.cc:1491 -> 1`, which a
+"""A line showing that an NCCL thread has continued. Lines such as `init.cc:1491 -> 1`, which a
 thread prints while it returns from an error, do not match.
 """
 _NCCL_STARTED = re.compile(
     r"(?P<process>\S+:\d+:)\d+ \[\d+\] NCCL INFO "
     r".*(?:Init COMPLETE|Connected all (?:rings|trees)|Bootstrap timings total)"
 )
-"""A line that shows that NCCL has started in a process in spite of all earlier warnings."""
+"""A line showing that NCCL has started in a process in spite of all earlier warnings."""
 _ENDS_BY_ITSELF = "destroy_process_group() was not called before program exit"
 """Warning that PyTorch prints on a rank where the program ends by itself.
 
@@ -126,7 +126,7 @@ class _WordsInLine(NamedTuple):
     has_sign: bool
     """Whether the line may be an error no rule recognizes."""
     has_rank: bool
-    """Whether the line may name the rank that ended first."""
+    """Whether the line may name the first rank to end."""
 
 
 @dataclass
@@ -135,7 +135,7 @@ class Failure:
 
     name: str
     line: int
-    """Number of the first line that shows the failure, counted from 1."""
+    """Number of the first line showing the failure, counted from 1."""
     evidence: str
     count: int
     remedy: str
@@ -155,9 +155,9 @@ class Failure:
     is_statement: bool = False
     """Whether only a `raise` statement in a traceback shows the failure."""
     last_line: int = 0
-    """Number of the last line that shows the failure."""
+    """Number of the last line showing the failure."""
     is_marked: bool = False
-    """Whether a line that shows the failure is marked as an error, or names an exception."""
+    """Whether a line showing the failure is marked as an error, or names an exception."""
 
     @property
     def is_specific(self) -> bool:
@@ -220,8 +220,8 @@ class FailureFinder:
         if words_in_line.has_signal and not is_source:
             log_line = split_prefix(line[:MAX_TEXT])
             rule = self._rule_of(log_line)
-            # A thread that has lost a connection does not end the program, and threads in a tracker
-            # lose theirs at the end of every run.
+            # A thread does not end the program if it has lost a connection, and threads in a
+            # tracker lose theirs at the end of every run.
             is_lost_thread = is_of_thread and rule is not None and rule.kind is PEER_DIED
             if (
                 rule is not None
@@ -305,7 +305,7 @@ class FailureFinder:
         return None
 
     def cause(self) -> Failure | None:
-        """Return the failure that is the cause: the earliest one on the strongest level.
+        """Return the failure considered the cause: the earliest one on the strongest level.
 
         If torchrun names a rank as the root cause, prefer a failure on that rank.
         """
@@ -554,7 +554,7 @@ def _may_follow(failure: Failure, error: FirstError) -> bool:
     """Return whether a failure may result from an error no rule recognizes."""
     if _follows(failure, error):
         return not _is_survived(error, failure)
-    # Output from the failed rank may come after output from ranks that lost the connection to it.
+    # Output from the failed rank may come after output from ranks losing the connection to it.
     are_ranks_known = error.rank is not None and failure.rank is not None
     is_of_other_rank = are_ranks_known and error.rank != failure.rank
     is_effect = failure.name in EFFECTS or failure.level is not Level.CAUSE
@@ -607,8 +607,8 @@ def _message(error: FirstError) -> str:
 def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Failure | None:
     """Return the earliest failure on the strongest level, preferably on the rank `root_rank`.
 
-    A symptom on a rank takes precedence over symptoms on ranks that waited for it, because the
-    latter may be printed first. A line that reports an error takes precedence over a warning, since
+    A symptom on a rank takes precedence over symptoms on ranks waiting for it, because the latter
+    may be printed first. A line that reports an error takes precedence over a warning, since
     programs also continue after warnings. A warning that is not soon followed by an error counts
     only if no error was reported, whatever its level. A sentence not marked as an error gives way
     to a marked one that comes much later. Return None if there is no failure.
@@ -708,7 +708,7 @@ def anchor(name: str) -> str:
 
 
 def examples_of(kind: FailureKind) -> list[tuple[str, str]]:
-    """Return log lines that show a kind of failure, each with its source."""
+    """Return log lines showing a kind of failure, each with its source."""
     examples = [(rule.example, rule.source) for rule in RULES if rule.kind is kind]
     if kind is BUILD_HANGS.kind:
         examples += [(sentence, BUILD_HANGS.source) for sentence in BUILD_HANGS.words]

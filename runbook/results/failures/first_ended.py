@@ -17,7 +17,7 @@ class LookNext:
     """The rank or node to read output from next, because it ended or went silent first."""
 
     line: int
-    """Number of the line that names the rank or node, counted from 1."""
+    """Number of the line naming the rank or node, counted from 1."""
     evidence: str
     rank: int | None = None
     host: str = ""
@@ -80,14 +80,14 @@ Healthy logs rarely contain them, so the search takes hardly any time.
 
 
 class FirstEndedFinder:
-    """Stores the first launcher line that names a rank, or else the first such line from a rank."""
+    """Stores the first launcher line naming a rank, or else the first such line from a rank."""
 
     def __init__(self) -> None:
         self._ended: LookNext | None = None
         self._silent: LookNext | None = None
 
     def look(self, line: str, number: int) -> None:
-        """Examine a line that contains one of `WORDS`."""
+        """Examine a line containing one of `WORDS`."""
         if self._ended is None:
             self._ended = _named_in(line, number, _ENDED)
         if self._silent is None:

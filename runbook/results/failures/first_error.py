@@ -3,9 +3,8 @@
 Lines about a lost connection or a timeout result from an error on another rank. If no rule
 recognizes that error, the line with it is shown next to the remedy for a timeout. If the line is an
 exception, it replaces such a remedy. Lines that merely contain words like "failed" are also printed
-when nothing is wrong. Such a line therefore replaces only the remedies for ranks that are lost or
-waiting shortly afterwards, because these remedies only advise looking for the rank that failed
-first.
+when nothing is wrong. Such a line therefore replaces only remedies for ranks lost or waiting
+shortly afterwards, since these only advise looking for the first rank to fail.
 
 In a log, output from one rank may come after output from another, so a lost connection may precede
 the exception of the rank that was lost. That exception is also shown, but does not replace any
@@ -77,7 +76,7 @@ class FirstError:
     is_marked: bool = False
     """Whether the program marks the line as an error."""
     followed_by: tuple[str, ...] = ()
-    """Names of known failures in the log that may result from this error."""
+    """Names of known failures in the log, possibly caused by this error."""
     precedes_all: bool = True
     """Whether the line with the error precedes all of these failures."""
     is_near_lost_peers: bool = False
@@ -152,7 +151,7 @@ class FirstErrorFinder:
     def candidates(self, *, has_failure: bool) -> Iterator[FirstError]:
         """Yield the exceptions, then the other errors, each group in log order.
 
-        Lines that merely look like errors are included only if the log contains a known failure.
+        Lines merely looking like errors are included only if the log contains a known failure.
         """
         yield from self._exceptions.values()
         yield from self._errors.values()

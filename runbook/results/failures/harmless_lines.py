@@ -1,4 +1,4 @@
-"""Recognizes lines that look like failures but are harmless."""
+"""Recognizes harmless lines that look like failures."""
 
 import re
 
@@ -56,7 +56,7 @@ _HARMLESS = re.compile(
             r"\bras/\w+\.cc:\d+ NCCL WARN",
             r"NCCL WARN NET/Plugin\b.{0,200}No plugin found",
             r"ibv_query_\w+ failed .{0,40}[Nn]ot supported",
-            # MPICH waits for the other ranks by querying a key that does not exist yet.
+            # MPICH waits for the other ranks by querying a key before it exists.
             r"NONEXIST-KEY|PMI2_KVS_Get:_pmi2_kvs_get failed",
             # A system script, such as a scheduler prolog, fails, but the job starts anyway.
             # However, a full disk or a lack of memory would also stop the training.
@@ -116,7 +116,7 @@ _HARMLESS = re.compile(
             r"^(?:df|du|stat): .*No such file",
             # onnxruntime loads a provider if possible, and otherwise uses the CPU.
             r"onnxruntime.{0,200}(?:libonnxruntime_providers_|CUDAExecutionProvider)",
-            # Jupyter leaves out output that is printed too fast. The cell continues.
+            # Jupyter leaves out output printed too fast. The cell continues.
             r"IOPub (?:data|message) rate exceeded",
             # torch looks for monitoring libraries for GPUs from other vendors.
             r"libamd_smi\.so: cannot open",
@@ -194,7 +194,7 @@ _NO_FIRST_ERROR = re.compile(
             r"NCCL WARN (?:Could not find real path|NUMA auto balancing)",
             # NCCL without InfiniBand, and messages from the subnet manager
             r"Failed to open libibverbs\.so|async event ?: client reregistration",
-            # An experiment tracker that fails does not end the training.
+            # If an experiment tracker fails, it does not end the training.
             r"^wandb: ",
         )
     )
@@ -216,7 +216,7 @@ def is_information(text: str) -> bool:
 
 
 def is_beside_the_point(text: str) -> bool:
-    """Return whether a line cannot explain a failure that follows it."""
+    """Return whether a line cannot explain a later failure."""
     if is_harmless(text) or is_information(text):
         return True
     if continues(text) or denies_failure(text) or supposes(text) or echoes_command(text):

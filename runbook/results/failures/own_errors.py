@@ -104,7 +104,7 @@ class OwnError:
 class _Process:
     """Output from a process.
 
-    All lines from a host that name no rank count as output from one process.
+    All lines from a host naming no rank count as output from one process.
     """
 
     def __init__(self) -> None:
@@ -222,7 +222,7 @@ class OwnErrorFinder:
             self._beside = []
 
     def first(self, root_rank: int | None = None) -> OwnError | None:
-        """Return the error that was raised first, preferably by the rank `root_rank`.
+        """Return the first error raised, preferably by the rank `root_rank`.
 
         Return None if no process ended with an error.
         """
@@ -240,7 +240,7 @@ class OwnErrorFinder:
         return [*self._beside, *self._of_earlier_files, *self._errors_here()]
 
     def _errors_here(self) -> list[OwnError]:
-        """Return the errors in the file that is being read."""
+        """Return the errors in the file being read."""
         errors = []
         for process in self._processes.values():
             goes_on = process.lines_after > MAX_LINES_AFTER and not self._ended_badly

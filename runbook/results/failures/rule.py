@@ -78,12 +78,12 @@ class Rule:
     At least one of them must match the text in the line, without prefixes.
     """
     error_patterns: tuple[str, ...] = ()
-    """Regular expressions that count only in a line that reports an error.
+    """Regular expressions that only count in lines reporting an error.
 
     Programs also print the words in these patterns when they announce what they will do.
     """
     example: str
-    """A line that a program printed and that the rule recognizes."""
+    """A line printed by a program and recognized by the rule."""
     source: str
     """Where the example was found: a public thread, or the program that prints the line."""
     unless: str = ""
@@ -105,7 +105,7 @@ class Rule:
     in_warnings: bool = False
     """Whether the rule also applies to lines marked as information or warnings."""
     may_go_on: bool = False
-    """Whether programs often continue after the line, so that it counts as a warning."""
+    """Whether programs often continue after the line. If so, it counts as a warning."""
     expression: re.Pattern[str] | None = field(
         init=False,
         repr=False,

@@ -7,9 +7,9 @@ from runbook.results.failures.error_lines import EXCEPTION
 from runbook.results.failures.log_line import split_prefix
 
 HEADING = "Exception ignored "
-"""How the line above an exception the program survives begins."""
+"""Beginning of the line above an exception that the program survives."""
 THREAD_HEADING = "Exception in thread "
-"""How the line above an exception that ends only a thread begins."""
+"""Beginning of the line above an exception that only ends a thread."""
 _STILL_TRUE = re.compile(
     r"No space left on device|[Qq]uota exceeded|killed by signal: (?:Killed|Bus error)"
 )

@@ -7,7 +7,7 @@ from enum import Enum, auto
 TRACEBACK = "Traceback (most recent call last)"
 FRAME = 'File "'
 BEGINNINGS = (TRACEBACK, FRAME, "terminate called after throwing", ".py: error: ")
-"""Every error recognized in this module begins with a line that contains one of these strings."""
+"""Every error recognized in this module begins with a line containing one of these strings."""
 ARGUMENT_ERROR = "argument error"
 """Used in place of an exception name, since argparse does not raise an exception."""
 
@@ -38,7 +38,7 @@ _ARGUMENT_ERROR = re.compile(r"^[\w./-]+\.py: error: (?P<message>\S.*)$")
 _NOT_FATAL = re.compile(
     r"Exception ignored in|Logging error|Exception in thread|Error in (?:atexit|sys\.excepthook)"
 )
-"""The line above a traceback that shows that the program survives the error."""
+"""The line above a traceback showing that the program survives the error."""
 _REPLACES = re.compile(r"During handling of the above exception|^Original Traceback")
 """The line between two tracebacks, if the second is more informative.
 
@@ -57,7 +57,7 @@ traceback.
 
 
 def without_margin(text: str) -> str:
-    """Remove the margin that lines in an exception group have.
+    """Remove the margin used for lines in an exception group.
 
     >>> without_margin("  |   File 'train.py', line 1, in main")
     "  File 'train.py', line 1, in main"

@@ -323,7 +323,7 @@ def schedule_figure(replay: Replay, source: str = "") -> Any:
 
 
 def _schedule_windows(replay: Replay) -> list[tuple[float, float]]:
-    """Return start and end, in seconds, for each part of the step that is drawn."""
+    """Return start and end, in seconds, for each part of the step to draw."""
     first = replay.stages[0]
     step_seconds = max(event.end for event in replay.events)
     chunks = len(first.forward)

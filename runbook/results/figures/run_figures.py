@@ -266,8 +266,8 @@ def step_time_figure(history: History, *, planned_seconds: float | None = None) 
                 "linewidth": 0.3,
                 "edgecolor": "black",
             }
-            # Bars for 140 steps make the SVG half a megabyte large, which is too much for a report
-            # that is mailed. A filled curve has the same outline.
+            # Bars for 140 steps make the SVG half a megabyte large, which is too much for a mailed
+            # report. A filled curve has the same outline.
             if len(steps) > MOST_BARS:
                 axes.fill_between(
                     places,
@@ -333,7 +333,7 @@ def waterfall(
 ) -> Any:
     """Draw one bar per row. Each bar is given as (start, length).
 
-    All bars except the first and the last are time that was lost.
+    All bars except the first and the last are lost time.
     """
     with drawing(title, height=max(3.4, 1.2 + 0.3 * len(bars))) as (figure, axes):
         for row, (bar_start, length) in enumerate(bars):

@@ -84,14 +84,14 @@ _ALIASES = {
         "n_ctx": "n_positions",
     }
 }
-"""Alternative key names that `transformers` also accepts. If both names are given, the last one
+"""Alternative key names also accepted by `transformers`. If both names are given, the last one
 applies."""
 _ROTARY_KEYS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
 _FLOAT32_BYTES = 4
 PADDED = ("embedding.word_embeddings.weight", "output_layer.weight")
 _SAME_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}
 _BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", "lm_head.weight")
-"""Tensors in a folder that are not weights.
+"""Tensors in a folder other than weights.
 
 They are masks and angles saved by older versions, and copies of tied heads.
 """
@@ -127,7 +127,7 @@ def kinds() -> dict[str, Kind]:
 
 
 def kind_of(model: PlannedModel) -> str:
-    """Return the `model_type` that computes the same function as our model.
+    """Return the `model_type` with the same function as our model.
 
     Raise `RefusedError` with the differences if there is none.
     """
@@ -147,7 +147,7 @@ def kind_of(model: PlannedModel) -> str:
 
 
 def config_of(model: PlannedModel, end_of_document: int) -> dict[str, object]:
-    """Return the config.json that describes the model."""
+    """Return the config.json for the model."""
     model_type = kind_of(model)
     kind = kinds()[model_type]
     config: dict[str, object] = {
@@ -161,7 +161,7 @@ def config_of(model: PlannedModel, end_of_document: int) -> dict[str, object]:
     for their_key, modules in kind.biases.items():
         config[their_key] = all(_has_bias(module, model) for module in modules)
 
-    # A negative number means that the tokenizer has no such token.
+    # If the number is negative, the tokenizer has no such token.
     token = end_of_document if end_of_document >= 0 else None
     config |= {"bos_token_id": token, "eos_token_id": token, "torch_dtype": "float32"}
     if "rope_theta" in config:
@@ -386,7 +386,7 @@ def _split_into_shards(
 
 
 def _shard_name(number: int, count: int) -> str:
-    """Return the file name that `transformers` looks for. A single file has no number."""
+    """Return the file name expected by `transformers`. A single file has no number."""
     if count == 1:
         return "model.safetensors"
     return f"model-{number:05d}-of-{count:05d}.safetensors"
@@ -557,9 +557,9 @@ class ImportedWeights(SourceWeights):
 
 
 def _check_config(folder: Path, model: PlannedModel) -> set[str]:
-    """Return our modules that have biases in the folder.
+    """Return our modules with biases in the folder.
 
-    Raise `RefusedError` with each value that differs from the plan.
+    Raise `RefusedError` with each value different from the plan.
     """
     path = folder / "config.json"
     theirs = _read_config(path)

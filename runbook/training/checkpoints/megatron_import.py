@@ -160,7 +160,7 @@ def _stored_arguments(arguments: argparse.Namespace) -> argparse.Namespace:
         if value is not None:
             values[key] = value
 
-    # An option that is switched off means the same as an absent one.
+    # If an option is switched off, it means the same as an absent one.
     for key in _MEGATRON["not_ours"]:
         if not values.get(key):
             values[key] = None
@@ -175,7 +175,7 @@ def _stored_arguments(arguments: argparse.Namespace) -> argparse.Namespace:
 
 
 def _planned_arguments(model: PlannedModel) -> dict[str, object]:
-    """Return the options that make Megatron-LM build the planned model."""
+    """Return the options needed to build the planned model in Megatron-LM."""
     shape = model.shape
     has_rotary = shape.position_embedding == "rope"
     values: dict[str, object] = {

@@ -147,7 +147,7 @@ class SaveResult:
 
 
 class PendingSave:
-    """A checkpoint that is being saved.
+    """A checkpoint being saved.
 
     It is started, then written (possibly in a thread), then sealed.
     """
@@ -163,7 +163,7 @@ class PendingSave:
     ) -> None:
         """Agree with all ranks on which rank writes what.
 
-        A state that will be written in the background is copied first.
+        To write a state in the background, it is copied first.
         """
         self.spec = spec
         self.iteration = progress.iteration

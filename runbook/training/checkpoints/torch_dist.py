@@ -340,7 +340,7 @@ READ_ERRORS = (
     pickle.UnpicklingError,
     zipfile.BadZipFile,
 )
-"""Errors that torch raises when a file does not match its metadata."""
+"""Errors raised by torch when a file does not match its metadata."""
 
 
 class Box(NamedTuple):
@@ -725,7 +725,7 @@ def check_shards(folder: Path, files: Collection[str] | None = None) -> metadata
     """Return the content of `.metadata`.
 
     Raise `RefusedError` if it contains more than data, points outside the folder, or names a file
-    that is missing from `files` (if given).
+    missing from `files` (if given).
     """
     try:
         folders.require_file(folder / ".metadata")

@@ -40,7 +40,7 @@ _COLLECTIVES = (
     "all_gather_into_tensor",
     "all_gather_coalesced",
 )
-"""`deepspeed.comm` backend methods that are timed.
+"""`deepspeed.comm` backend methods to time.
 
 They are the collectives used for gradients and for weights in ZeRO 3. Messages between pipeline
 stages are not timed.
@@ -252,7 +252,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         """Return weights under Megatron names, and optimizer state under `optimizer.state.*`."""
         state = super().sharded_state()
         if self.spec.parallel.zero_stage == 3:
-            # Weights are gathered one by one into the host memory of the replica that writes them.
+            # Weights are gathered one by one into host memory on the replica that writes them.
             gathered = {}
             for name, shard in state["model0"].items():
                 gathered[name] = self._gathered(shard)
@@ -291,7 +291,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self._fill_persistent_weights()
 
     def finish_own(self, common: engine.CommonState) -> None:
-        """Restore the values in `common`, and gather the small weights that are not sharded."""
+        """Restore the values in `common`, and gather small weights if they are not sharded."""
         super().finish_own(common)
         self._fill_persistent_weights()
 

@@ -54,7 +54,7 @@ class DeepSpeedPipeline(DeepSpeedEngine):
 
         last = len(module._layer_specs)
         stage_layers = self.spec.model.shape.layers // parallel.pipeline
-        # The stage boundaries that megatron-core built
+        # The stage boundaries built by megatron-core
         expected = [
             0,
             *(1 + stage_layers * stage for stage in range(1, parallel.pipeline)),
@@ -222,7 +222,7 @@ class Vocabulary(torch.nn.Module):
 
 
 def _count_once(gpt: Any) -> None:
-    """Mark the weights so that the DeepSpeed gradient norm includes each parameter exactly once.
+    """Mark the weights to include each parameter exactly once in the DeepSpeed gradient norm.
 
     On all ranks but the first, the DeepSpeed fp32 norm includes only weights marked as sharded.
     Without marks, it would omit the biases and norms on later stages, and count the tied weight

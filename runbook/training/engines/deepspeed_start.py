@@ -112,7 +112,7 @@ def quiet_stdout() -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def local_rank_variable() -> Iterator[None]:
-    """Set the variable that tells DeepSpeed which GPU belongs to this rank.
+    """Set the variable used to tell DeepSpeed which GPU belongs to this rank.
 
     DeepSpeed uses LOCAL_RANK as the GPU number. This is wrong if each rank sees only one GPU, and
     srun does not set the variable at all. LOCAL_RANK stays set, since ZeRO 3 reads it again in the

@@ -351,15 +351,15 @@ class TrainingEngine(abc.ABC):
         return contextlib.nullcontext()
 
     def sharded_state(self) -> State:
-        """Return the weights and the optimizer state as sharded tensors that hold the data to save.
+        """Return the weights and the optimizer state as sharded tensors with the data to save.
 
         The optimizer state for each weight is gathered on the replica that writes it. The other
         replicas only have a description, without data. Writing the weights is distributed in the
         same way.
 
-        Gathered state is copied to the host, one weight after another, so that the GPU needs memory
-        for only one. These copies are complete after `host_copies.wait`. State that is already
-        complete on a rank is not copied.
+        Gathered state is copied to the host, one weight after another, to need GPU memory for only
+        one. These copies are complete after `host_copies.wait`. State already complete on a rank is
+        not copied.
         """
         weights = self.weights()
         owned = self._owned()
@@ -442,7 +442,7 @@ class TrainingEngine(abc.ABC):
         """Load a checkpoint, range by range and in place.
 
         Without the optimizer state, Adam starts over. A single replica reads each number, and sends
-        it to the other replicas that need it.
+        it to all replicas that need it.
         """
         copy = parallel_state.get_data_parallel_rank(with_context_parallel=True)
         with torch.no_grad():
@@ -587,9 +587,9 @@ SHORTEST_SAMPLE = 64
 def sampling_length(length: int, positions: int, multiple: int = 1) -> int:
     """Return the number of tokens a text is padded to for scoring.
 
-    The number is a power of two, to compile only few shapes while a text grows by one token at a
-    time. Padding after a token does not change the scores for it. The result is a multiple of
-    `multiple`, and at most the number of positions unless the text is longer.
+    The number is a power of two, to compile few shapes while a text grows by one token at a time.
+    Padding after a token does not change the scores for it. The result is a multiple of `multiple`,
+    and at most the number of positions unless the text is longer.
 
     >>> [sampling_length(length, 1000) for length in (3, 64, 65, 600, 1002)]
     [64, 64, 128, 1000, 1002]

@@ -181,7 +181,7 @@ def _mark_cut_weights(model: GPTModel) -> None:
 
 
 def transformer_config(spec: PhasePlan) -> TransformerConfig:
-    """Return the configuration that megatron-core needs for the plan."""
+    """Return the megatron-core configuration for the plan."""
     _refuse_without_parts(spec)
     model = spec.model
     shape = model.shape
@@ -292,7 +292,7 @@ def _refuse_without_parts(spec: PhasePlan) -> None:
 
 
 def uses_fused_kernels() -> bool:
-    """Return whether a bias is fused with the operations that follow it.
+    """Return whether a bias is fused with the operations after it.
 
     One kernel fuses bias and activation, and a second fuses bias, dropout and residual sum.
     megatron-core uses torch.compile for both, which needs a C compiler on a GPU. Without a
@@ -381,7 +381,7 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         *_: Any,
         **__: Any,
     ) -> torch.Tensor:
-        """Compute causal attention, and ignore any mask that is passed."""
+        """Compute causal attention, and ignore any mask passed in."""
         key = whole_sequence(key)
         value = whole_sequence(value)
         # From [s, b, h, d] to [b, h, s, d]. Views are enough, since the kernels accept any stride
@@ -480,7 +480,7 @@ def whole_sequence(own_piece: torch.Tensor) -> torch.Tensor:
     """Return the full sequence [sequence, ...], joined from the pieces on all ranks that share it.
 
     Gradients are summed in the backward pass. Each rank has an early piece and a late piece, taken
-    from opposite ends of the sequence, so that all ranks have equal attention work.
+    from opposite ends of the sequence, to give all ranks equal attention work.
     """
     group = parallel_state.get_context_parallel_group()
     if group.size() == 1:

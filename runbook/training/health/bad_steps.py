@@ -22,7 +22,7 @@ class BadStep:
     first_sample: int
     last_sample: int
     key: str = "nan_policy"
-    """Key in the run file's `training` section that sets the policy."""
+    """Key in the run file's `training` section used to set the policy."""
 
     def as_event(self) -> dict[str, object]:
         """Return the fields for events.jsonl: the step, what was wrong with it, and its samples."""
@@ -75,7 +75,7 @@ class BadStepPolicy:
         return self.policy(bad) == "rollback"
 
     def action(self, bad: BadStep, *, has_checkpoint: bool) -> str:
-        """Decide what to do about the bad step that has just occurred."""
+        """Decide what to do about a bad step."""
         self.in_a_row += 1
         policy = self.policy(bad)
         if policy == "skip":
@@ -94,7 +94,7 @@ class BadStepPolicy:
         return "stop"
 
     def error(self, bad: BadStep) -> TrainingError:
-        """Return the error that explains why the training ends at this step."""
+        """Return the error explaining why the training ends at this step."""
         reason = self._why_stopped(bad)
         error = TrainingError(
             TrainingMessage.BAD_VALUE,

@@ -107,7 +107,7 @@ def process_fields(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
-# A heartbeat older than this may belong to a process that has ended
+# A heartbeat older than this may belong to an ended process
 STALE_SECONDS = 5.0
 
 
@@ -190,7 +190,7 @@ class HeartbeatWriter:
     def open(self) -> None:
         """Write stacks whenever `STACK_SIGNAL` arrives.
 
-        The stacks are written to memory that other processes on this machine can read.
+        The stacks are written to memory, where other processes on this machine can read them.
         """
         if hasattr(os, "memfd_create"):
             self._stacks = os.fdopen(os.memfd_create(f"stacks-{self.rank}"), "w+", encoding="utf-8")
@@ -201,7 +201,7 @@ class HeartbeatWriter:
             )
             self._beat.stacks = self._stacks.name
 
-        # Stacks written after a signal follow the ones that `write_stacks` wrote
+        # Stacks written after a signal follow those from `write_stacks`
         descriptor = self._stacks.fileno()
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_APPEND)

@@ -41,7 +41,7 @@ class MemoryWatch:
     def __init__(self, spec: PhasePlan) -> None:
         self.spec = spec
         self.bytes_per_step = 0.0
-        """Leak on this rank that is not reported yet, in bytes per step; 0 if there is none."""
+        """Leak on this rank not reported yet, in bytes per step; 0 if there is none."""
         self._watches = {
             name: GrowthWatch(f"{name}_memory", show=in_bytes) for name in ("host", "device")
         }
@@ -236,7 +236,7 @@ def first_without_room(
 ) -> int:
     """Return the iteration of the first save that does not fit on the disk, or 0 if all saves fit.
 
-    This takes into account how much space is used by saves that are kept until then.
+    This takes into account how much space is used by saves kept until then.
     """
     keep = spec.checkpoint.keep
     newest = sorted(saved)[-keep:]

@@ -402,7 +402,7 @@ class Watchdog:
             f"{hang.why} for {hang.seconds:.0f} s "
             f"(limit {beat.limit:.0f} s, {beat.activity}); it is ended. Its stacks: {stacks}"
         )
-        # Save the collectives from the hung rank, and from one rank that waits for it.
+        # Save the collectives from the hung rank, and from one rank waiting for it.
         collectives = {}
         lines = []
         for recorded in (beat, own_beat):
@@ -573,7 +573,7 @@ That thread notices by itself when the partner is lost.
 
 
 def raise_timeouts(seconds: float) -> None:
-    """Set the timeout for all groups on this rank, except those that keep their own."""
+    """Set the timeout for all groups on this rank, except for groups with their own."""
     from torch.distributed import distributed_c10d
 
     for group in list(distributed_c10d._world.pg_names):
@@ -629,7 +629,7 @@ def write_collectives(path: Path) -> str:
 
 
 def describe_collectives(entries: list[Any]) -> str:
-    """Return a summary that names the oldest unfinished collective and the newest finished one."""
+    """Return a summary naming the oldest unfinished collective and the newest finished one."""
     if not entries:
         return ""
     oldest_under_way = ""

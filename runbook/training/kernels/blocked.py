@@ -116,8 +116,8 @@ def cross_entropy(
 
     `logits` [..., vocabulary on this rank] are overwritten by the end of the backward pass.
 
-    Logits at index `vocabulary` and above are padding and are ignored. A `vocabulary` of 0 means
-    that there is no padding.
+    Logits at index `vocabulary` and above are padding and are ignored. A `vocabulary` of 0 means no
+    padding.
     """
     padding = logits.shape[-1] * (group.rank() + 1) - vocabulary if vocabulary else 0
     if padding > 0:
@@ -183,7 +183,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def _uncut_losses(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the losses for a vocabulary that is not sharded.
+    """Return the losses for an unsharded vocabulary.
 
     If a gradient is needed, it is computed at the same time and overwrites the logits.
     """

@@ -13,7 +13,7 @@ from runbook.training.ranks import on_gpu
 
 DYNAMO_LOGGER = "torch._dynamo"
 NOT_COMPILED = "WON'T CONVERT"
-"""How the torch warning about a function it cannot compile begins (torch 2.6 to 2.13)."""
+"""Beginning of the torch warning about a function it cannot compile (torch 2.6 to 2.13)."""
 DUE_TO = "due to:"
 ADVICE = "Set TORCHDYNAMO_VERBOSE"
 
@@ -30,7 +30,7 @@ def slower_kernels(spec: PhasePlan) -> str:
 
 
 def is_said_by(rank: int, reason: str, first_reason: str) -> bool:
-    """Return whether a rank reports the reason that `slower_kernels` returned.
+    """Return whether a rank reports the reason returned by `slower_kernels`.
 
     The first rank reports for all ranks with the same reason, and a rank with a different reason
     reports its own.
@@ -39,7 +39,7 @@ def is_said_by(rank: int, reason: str, first_reason: str) -> bool:
 
 
 class CompilerFaults(logging.Handler):
-    """Collects the functions that torch could not compile as a whole."""
+    """Collects functions torch could not compile as a whole."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -67,7 +67,7 @@ class CompilerFaults(logging.Handler):
 
 
 def watch_compiler() -> CompilerFaults:
-    """Start collecting the functions that torch fails to compile, and return the collector."""
+    """Start collecting functions torch fails to compile, and return the collector."""
     faults = CompilerFaults()
     logging.getLogger(DYNAMO_LOGGER).addHandler(faults)
     return faults

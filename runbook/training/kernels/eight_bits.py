@@ -17,9 +17,9 @@ WEIGHTS = torch.float8_e4m3fn
 GRADIENTS = torch.float8_e5m2
 _HIGHEST = {WEIGHTS: 448.0, GRADIENTS: 57344.0}
 _DIVISOR = 16
-"""cuBLAS requires 8-bit factors to have sizes that are multiples of this number."""
+"""In cuBLAS, the sizes of 8-bit factors must be multiples of this number."""
 _PARTS = 1024
-"""Number of programs that search for the largest absolute value.
+"""Number of programs used to find the largest absolute value.
 
 Each program searches one part of the tensor.
 """
@@ -96,7 +96,7 @@ def _weight_in_8_bits(weight: Any) -> _WeightIn8Bits:
 
 
 def in_8_bits(values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return `values` in 8 bits, and the float32 scale that restores them."""
+    """Return `values` in 8 bits, and the float32 scale needed to restore them."""
     values = values.contiguous()
     count = values.numel()
     blocks = triton.cdiv(count, _BLOCK)

@@ -28,8 +28,8 @@ def cross_entropy(
 
     `logits` [..., vocabulary on this rank] are overwritten by the end of the backward pass.
 
-    Logits at index `vocabulary` and above are padding and are ignored. A `vocabulary` of 0 means
-    that there is no padding.
+    Logits at index `vocabulary` and above are padding and are ignored. A `vocabulary` of 0 means no
+    padding.
     """
     return _CrossEntropy.apply(logits, labels, group, vocabulary)  # type: ignore[no-any-return]
 
@@ -47,7 +47,7 @@ class _CrossEntropy(torch.autograd.Function):
         width = logits.shape[-1]
         rows = logits.numel() // width
         first = width * group.rank()
-        # Number of logits on this rank that belong to tokens. The rest is vocabulary padding
+        # Number of logits on this rank used for tokens. The rest is vocabulary padding
         num_words = min(width, max(0, vocabulary - first)) if vocabulary else width
         own_labels = labels.reshape(-1) - first
         highest, sums, picked = torch.empty(

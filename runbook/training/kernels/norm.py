@@ -1,4 +1,4 @@
-"""Triton kernels that add block output and bias to the residual stream, and normalize it.
+"""Triton kernels to add block output and bias to the residual stream, and normalize it.
 
 The sum and its norm are computed in one pass over memory, both forward and backward. The sum is
 rounded to the number format of the stream before it is normalized, as if both were computed

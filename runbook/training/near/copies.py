@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 MOST_THREADS = 4
 MOST_WAIT_SECONDS = 60.0
-"""Longest wait for a partner that does not answer, in seconds."""
+"""Longest wait for an answer from the partner, in seconds."""
 
 
 class NearCopies:
@@ -69,7 +69,7 @@ class NearCopies:
         self.threads = min(MOST_THREADS, cores_of_rank()) if on_gpu() else 1
         self.account = SaveAccount()
         self._identity = identity_of(spec)
-        # Reset after the first step that starts from loaded copies
+        # Reset after the first step from loaded copies
         self._loaded: NearChoice | None = None
         self._pending: _PendingCopy | None = None
         # Iteration at which the newest copies all ranks have were written
@@ -515,7 +515,7 @@ class SaveAccount:
     """Iteration at which the newest copy was written."""
     copies: int = 0
     left_out: int = 0
-    """Number of copies that were skipped because the previous copies were still in transit."""
+    """Number of copies skipped because the previous copies were still in transit."""
     stall_seconds: float = 0.0
 
     def add(self, iteration: int, seconds: float) -> None:

@@ -149,7 +149,7 @@ class _Flow(abc.ABC):
 class _Outgoing(_Flow):
     """A file to send.
 
-    A block that cannot be read is sent as zeros, so verification will reject the copy.
+    If a block cannot be read, it is sent as zeros, and verification will reject the copy.
     """
 
     def begin(self) -> None:
@@ -183,7 +183,7 @@ class _Incoming(_Flow):
                 os.ftruncate(self._descriptor, self.size)
 
     def finish_block(self, offset: int) -> None:
-        """Write a block that has arrived."""
+        """Write a block after it has arrived."""
         super().finish_block(offset)
         if self._fault is None and self._descriptor is not None:
             with self._noting():

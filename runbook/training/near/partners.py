@@ -70,8 +70,7 @@ class NodeMap:
 def transfer_rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
     """Group transfers (from rank, to rank) into rounds with at most one transfer per rank.
 
-    All ranks begin a round together, so that none waits while the partner is busy with another
-    transfer.
+    All ranks begin a round together, to avoid waiting for a partner busy with another transfer.
 
     >>> transfer_rounds([(0, 1), (1, 2), (2, 3), (3, 0)])
     [[(0, 1), (2, 3)], [(1, 2), (3, 0)]]

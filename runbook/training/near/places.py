@@ -25,14 +25,14 @@ class NodePlace:
 
     folder: Path
     node: str
-    """A name for the node with this folder, shared only by the ranks that have the same folder."""
+    """A name for the node with this folder, shared only by ranks with the same folder."""
 
     def path(self, iteration: int, rank: int) -> Path:
         """Return the file for the state of one rank."""
         return self.folder / f"iter_{iteration:07d}.rank_{rank:05d}"
 
     def part(self, name: str) -> Path:
-        """Return the path to a file that is still being written."""
+        """Return the path to use for a file while it is being written."""
         return self.folder / f"{name}{PART}"
 
     def files(self) -> Iterator[tuple[Path, int, int]]:

@@ -28,8 +28,8 @@ process.
 def lack_of_room(folder: Path, needed: int) -> str:
     """Return why `needed` more bytes do not fit into a folder in node memory, or ''.
 
-    Files in the folder occupy the node memory, and count toward the memory limit of the job that
-    writes them.
+    Files in the folder occupy the node memory, and count toward the memory limit of the job writing
+    them.
     """
     rooms = [(shutil.disk_usage(folder).free, f"free in {folder}")]
     with contextlib.suppress(OSError, StopIteration):
@@ -47,9 +47,7 @@ def _left_in_groups() -> Iterator[int]:
     for controller, limit_name, used_name in _FILES:
         for folder in _folders(controller):
             with contextlib.suppress(OSError, ValueError):
-                limit = int(
-                    (folder / limit_name).read_text("ascii")
-                )  # "max" means that there is no limit
+                limit = int((folder / limit_name).read_text("ascii"))  # "max" means no limit
                 used = int((folder / used_name).read_text("ascii"))
                 yield limit - used + _cache_bytes(folder)
 

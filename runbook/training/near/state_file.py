@@ -45,7 +45,7 @@ class StateHeader:
     identity: dict[str, Any]
     """The training run, layout and number format.
 
-    These values must match the run that loads the state.
+    These values must match when the state is loaded.
     """
     progress: dict[str, Any]
     common: dict[str, Any]

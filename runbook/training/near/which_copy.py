@@ -48,7 +48,7 @@ class NearChoice:
     """The copy each rank loads, by rank."""
 
     def from_other_nodes(self, node_of_rank: Sequence[int]) -> list[int]:
-        """Return the ranks that have their copy on a node other than their own."""
+        """Return the ranks with a copy on a node other than their own."""
         ranks: list[int] = []
         for copy in self.copies:
             if copy.node != node_of_rank[copy.rank]:
@@ -64,7 +64,7 @@ class LoadHistory:
     lineages: frozenset[str]
     """Segments with copies that belong to the current course of training."""
     spent: frozenset[tuple[int, str]]
-    """Iteration and lineage of copies that are not tried again."""
+    """Iteration and lineage of copies not to be tried again."""
 
 
 def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
@@ -142,5 +142,5 @@ def choose_copies(
 
 
 def _nearest(copies: Sequence[CopyKey], node: int) -> CopyKey:
-    """Return the copy on the given node, or else a copy on the first node that has one."""
+    """Return the copy on the given node, or else a copy on the first node with one."""
     return min(copies, key=lambda copy: (copy.node != node, copy.node))

@@ -52,7 +52,7 @@ class StepCounts:
 
 
 class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the operators that run while this mode is active.
+    """Counts all operators run while this mode is active.
 
     With `fake`, numbers the code reads are made up, and no messages are sent.
     """
@@ -108,7 +108,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return self._skip_collective(func, args)
 
         if self.fake and func is torch.ops.aten._to_copy.default:
-            # torch would try to move the number to a device that does not exist.
+            # torch would try to move the number to a nonexistent device.
             args[0].constant = None
 
         result = func(*args, **options)
@@ -252,7 +252,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         names = [parameter.name for parameter in func._schema.arguments]
         # Messages between stages do not have this argument.
         if "async_op" in names:
-            # torch omits an argument that equals its default, here True.
+            # torch omits an argument equal to the default, here True.
             asynchronous = args[names.index("async_op") :]
             waits = bool(asynchronous) and not asynchronous[0]
             group_name, operation = key
@@ -277,7 +277,7 @@ _NO_KERNEL = frozenset(
         "set_",
     }
 )
-"""Operators that touch no memory, in addition to views."""
+"""Operators other than views that touch no memory."""
 
 
 def _number_in(tensor: Any) -> bool | int | float:
@@ -301,7 +301,7 @@ def _tensor_bytes(argument: Any) -> int:
 
 
 def _unsent(func: Any, args: tuple[Any, ...]) -> Any:
-    """Return the result of a collective that was not sent.
+    """Return the result for an unsent collective.
 
     The result consists of the tensors passed to the collective, and a handle that does not wait.
     """
@@ -320,7 +320,7 @@ def _unsent(func: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _asked_by() -> str:
-    """Return the innermost line that waits for a number from the device.
+    """Return the innermost line waiting for a number from the device.
 
     Only lines in the trainer, megatron-core and DeepSpeed count.
     """

@@ -113,7 +113,7 @@ class StandIn(TorchFunctionMode):
         if func is torch.Tensor.to:
             args = tuple(self._meant(argument) for argument in args)
         elif func in (_original(torch.tensor), _original(torch.as_tensor)) and "device" in options:
-            # torch would fill the tensor on the host, and then move numbers that do not exist.
+            # torch would fill the tensor on the host, and then try to move nonexistent numbers.
             options.pop("device")
             result = func(*args, **options)
             return torch.empty(result.shape, dtype=result.dtype, device=self.device)
@@ -172,7 +172,7 @@ def _flash_attention(
     enable_gqa: bool = False,
     attn_mask: Any = None,
 ) -> torch.Tensor:
-    """Call the kernel that torch uses on a GPU for 16-bit numbers.
+    """Call the kernel used by torch on a GPU for 16-bit numbers.
 
     Otherwise torch would create the whole score matrix.
     """

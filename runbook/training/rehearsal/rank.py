@@ -211,7 +211,7 @@ def _outside_optimizer(counts: StepCounts, kind: str) -> int:
 
 
 def microbatches_to_the_peak(spec: PhasePlan, stage: int) -> int:
-    """Return a number of micro-batches that is enough to reach the memory peak in a step.
+    """Return a number of micro-batches large enough to reach the memory peak in a step.
 
     This is the number of micro-batches in flight on this stage, plus a few.
 
@@ -285,7 +285,7 @@ class _Rehearsal:
         return Stepper(spec, self.engine, self.stopping)
 
     def smallest_step(self) -> tuple[int, StepCounts]:
-        """Run the smallest possible step, so that later steps find memory already allocated.
+        """Run the smallest possible step, to allocate memory for later steps.
 
         Return the number of micro-batches in this step and the counts.
         """

@@ -61,8 +61,8 @@ ENDS_BACKWARD = ("embedding", "input_layernorm", "linear_proj", LAYER_OUTPUT, "f
 _LAYER = re.compile(r"(?:.*\.)?layers\.(\d+)(?:\.(.*))?")
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16), (1, torch.uint8))
 _SUMS = {torch.int64: torch.int64, torch.int32: torch.int32}
-"""The type that words are summed in. int32 is summed in int32, which is seven times as fast as
-int64 on a CPU.
+"""The type used to sum words. int32 is summed in int32, which is seven times as fast as int64 on a
+CPU.
 """
 
 
@@ -114,7 +114,7 @@ class WatchedOutputs:
 
     @classmethod
     def of(cls, *, bitwise: bool, ranks_of_a_layer: int) -> "WatchedOutputs":
-        """Return the smallest set of outputs that reveals a wrong number with its rank and layer.
+        """Return the smallest set of outputs needed to find the rank and layer of a wrong number.
 
         Ranks that compute a layer together (tensor, sequence and context parallelism) exchange
         numbers within blocks. At the end of a block all these ranks would differ, and healthy ranks

@@ -1,5 +1,5 @@
 """Sends metrics to Weights & Biases, MLflow and trackio, in one process per tracker.
 
-The process follows metrics.jsonl and validation.jsonl. A tracker that hangs, fails or crashes
-affects only that process. The trainer never waits for trackers between two steps.
+The process follows metrics.jsonl and validation.jsonl. If a tracker hangs, fails or crashes, only
+that process is affected. The trainer never waits for trackers between two steps.
 """

@@ -55,7 +55,7 @@ class SentSoFar:
 
 
 def end_with(descriptor: int) -> Event:
-    """Return an event that is set when the trainer closes this pipe.
+    """Return an event to be set when the trainer closes this pipe.
 
     If the tracker hangs, the process ends `END_SECONDS` later.
     """

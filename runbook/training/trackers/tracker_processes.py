@@ -27,7 +27,7 @@ class TrackerProcesses:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, spec: PhasePlan) -> None:
-        """Start the trackers that `training.trackers` names."""
+        """Start the trackers named in `training.trackers`."""
         for name in spec.log.trackers:
             try:
                 self._running[name] = _start(name, spec)

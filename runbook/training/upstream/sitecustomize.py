@@ -208,14 +208,14 @@ CHANGES: dict[str, Callable[[Any], None]] = {
 }
 """The changes, by module. Each change is made immediately after the module is imported."""
 UNUSED = ("torchvision", "deepspeed.compression", "wandb", "ezpz")
-"""Modules that Megatron-DeepSpeed imports but does not use to train a GPT.
+"""Modules imported by Megatron-DeepSpeed but not used to train a GPT.
 
 If they are not installed, empty modules replace them.
 """
 
 
 OF_OLD_DEEPSPEED = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch")
-"""Modules that DeepSpeed 0.10.3 and 0.14.0 need to start on a CPU.
+"""Modules needed to start DeepSpeed 0.10.3 and 0.14.0 on a CPU.
 
 Versions 0.15.4 and 0.19.8 do not need them (seen 2026-11-26).
 """

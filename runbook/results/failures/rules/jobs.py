@@ -22,13 +22,13 @@ from runbook.results.failures.kinds import (
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 _OF_DISKS = r"(?:[Dd]isk|[Ff]iles?|[Uu]ser|[Gg]roup|[Bb]lock|[Ii]node|[Ss]torage|[Ss]pace|your)"
-"""Words that show that a quota belongs to a file system. Programs have their own quotas."""
+"""Words showing that a quota belongs to a file system. Programs have their own quotas."""
 
 _UNREACHED = (
     r"(?:Name or service not known|failure in name resolution|not resolve host|unable to resolve"
     r"|No route to host|Network is unreachable|Connection (?:refused|timed out)|[Cc]annot connect to host)"
 )
-"""The messages that programs print if they cannot reach a host."""
+"""Messages printed by programs that cannot reach a host."""
 _WEB_ADDRESS = (
     r"(?:https?://|s3://|gs://|HTTPS?Connection|HTTP request|urlopen error|[\w.-]+\.\w+:443\b)"
 )
@@ -639,7 +639,7 @@ JOB_RULES = (
         counterexample="--2024-09-08 22:57:37--  https://huggingface.co/datasets/a/resolve/main/part_140460.jsonl",
         source="hustvl/Matte-Anything#15",
     ),
-    # A web request that failed in the network. Servers inside the site have names without a domain.
+    # A web request failed in the network. Servers inside the site have names without a domain.
     Rule(
         kind=HUB,
         patterns=(

@@ -17,13 +17,13 @@ _OF_OTHER_TRANSPORTS = (
     r"huggingface|https?://|\bssh\b|NET/IB|ibv|wandb|Rank \d+ Watchdog|[Rr]ecv(?:Value"
     r"|Bytes)?\b.*failed|pypi"
 )
-"""Words that show that a connection does not lead to a process group store."""
+"""Words showing that a connection does not lead to a process group store."""
 _OF_OTHER_SERVERS = (
     r"psycopg|redis|mongo|[Ss][Qq][Ll]\b|mlflow|kafka|rabbit|[Ee]lasticsearch|urlopen|HTTP"
 )
 """Servers in other programs, such as a database or an experiment tracker."""
 _TIMED_OUT = r"(?:timed ?out|timeout\b(?!\W{0,3}\d))"
-"""A time limit that was exceeded. If a number follows the word, it is a setting."""
+"""An exceeded time limit. If a number follows the word, it is a setting."""
 
 NETWORK_RULES = (
     # Ranks on two nodes exchanged loopback addresses: a host name resolves to 127.0.x.x.
@@ -56,7 +56,7 @@ NETWORK_RULES = (
         source="pytorch/pytorch#126510",
         in_warnings=True,
     ),
-    # A program that serves metrics about the run uses another port, or continues without one.
+    # A program serving metrics about the run uses another port, or continues with none.
     Rule(
         kind=PORT,
         patterns=(r"[Ff]ailed to bind to (?:address|port)\b",),

@@ -89,7 +89,7 @@ PROGRAM_RULES = (
         patterns=(
             r"Tensors must be CUDA and dense",
             r"No backend type associated with device type",
-            # DistributedDataParallel; the message names the option that is missing
+            # DistributedDataParallel; the message names the missing option
             r"Expected to (?:have finished reduction in the prior iteration|mark a variable ready)",
         ),
         example="RuntimeError: Tensors must be CUDA and dense",

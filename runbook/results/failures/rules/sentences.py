@@ -1,4 +1,4 @@
-"""Rules for complete sentences that programs print.
+"""Rules for complete sentences printed by programs.
 
 They precede the other rules, which match single words in these sentences and would name another
 failure.

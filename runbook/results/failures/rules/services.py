@@ -71,7 +71,7 @@ STORE_RULES = (
     ),
 )
 POD_RULES = (
-    # The kubelet tries a mount again, so that the pod may still start.
+    # The kubelet tries a mount again, so the pod may still start.
     Rule(
         kind=CONTAINER,
         patterns=(

@@ -78,7 +78,7 @@ SOFTWARE_RULES = (
         kind=STORAGE,
         patterns=(
             r"Stale (?:NFS )?file handle",
-            # A file that is deleted while a process has it open
+            # A file deleted while a process has it open
             r"Device or resource busy: '(?:\S*/)?\.nfs\w+'",
             r"\[Errno 116\]",
             r"ESTALE",
