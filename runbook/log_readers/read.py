@@ -53,9 +53,8 @@ def open_log(path: Path) -> Iterator[IO[bytes]]:
         raise DataError(LogMessage.LOG_NOT_READABLE, path=path, reason=error.strerror) from error
 
     with stream:
-        head = stream.read(6)
-        stream.seek(0)
-        unpack = _unpacker(head)
+        # Unlike a file, a pipe such as <(zcat log.gz) cannot be read from its beginning again.
+        unpack = _unpacker(stream.peek(6)[:6])
         with unpack(stream) as unpacked:
             yield unpacked
 

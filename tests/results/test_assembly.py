@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -116,6 +117,20 @@ def test_gzip_zstd_and_plain_are_the_same(tmp_path):
     want = parse_files([tmp_path / "plain"])
     for name in ("packed", "zstd", "xz", "bzip2"):
         assert parse_files([tmp_path / name]).records == want.records
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_a_pipe_is_read_like_a_file(tmp_path, pack):
+    """A shell gives one for `runbook logs <(zcat log.gz)`."""
+    data = (SAMPLES / "megatron-core.log").read_bytes()[:20_000]
+    (tmp_path / "log").write_bytes(data)
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "wb") as stream:
+        stream.write(pack(data))
+    piped = parse_files([Path(f"/dev/fd/{reader}")])
+    os.close(reader)
+    assert piped.records
+    assert piped.records == parse_files([tmp_path / "log"]).records
 
 
 @pytest.mark.parametrize("pack", ["gzip", "zstd", "xz"])
