@@ -121,7 +121,7 @@ def read_run(run_folder: Path) -> RunState:
         changed=changed,
         phases=phases,
         # If more than one phase has a result, the result of the last phase is used.
-        numbers=dict(_key_numbers(phases)),
+        numbers=dict(_key_numbers(_current_phases(phases))),
         problem=problem,
     )
 
@@ -141,6 +141,25 @@ def _with_outdated(run_folder: Path, phases: Sequence[PhaseState]) -> list[Phase
             marked.append(phase)
 
     return marked
+
+
+def _current_phases(phases: Sequence[PhaseState]) -> list[PhaseState]:
+    """Return the phases whose results belong to the run in its current state.
+
+    While a phase is executed again, or after it was interrupted, the older results of later phases
+    belong to its earlier execution.
+    """
+    current = []
+    unfinished_since = ""
+    for phase in phases:
+        record = phase.record
+        if record is None or record.started < unfinished_since:
+            continue
+        current.append(phase)
+        if phase.state not in (ExecutionState.DONE, OUTDATED):
+            unfinished_since = max(unfinished_since, record.started)
+
+    return current
 
 
 def _without_answered_checks(phases: Sequence[PhaseState]) -> tuple[PhaseState, ...]:

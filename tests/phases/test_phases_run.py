@@ -221,6 +221,19 @@ def test_the_card_of_an_interrupted_run_does_not_show_results_of_later_phases_as
     assert ["05-analysis", "not run"] in [cells[:2] for cells in rows]
 
 
+def test_the_numbers_of_a_run_are_not_those_of_a_training_that_is_repeated(finished, runs):
+    scored = open_run("06-evaluation", runs=runs)
+    scored.session.add_results({"last_loss": 3.25})
+    phase_end.plain_end(scored.phase)(scored)
+    assert read_run(finished.folder).numbers["last_loss"] == 3.25
+    open_run("04-training", runs=runs).session.close()
+    assert "last_loss" not in read_run(finished.folder).numbers
+    again = open_run("06-evaluation", runs=runs)
+    again.session.add_results({"last_loss": 3.5})
+    phase_end.plain_end(again.phase)(again)
+    assert read_run(finished.folder).numbers["last_loss"] == 3.5
+
+
 def test_cancel_ends_the_jobs_that_run_and_no_other(runs, queue: FakeScheduler):
     open_phase = open_run("04-training", runs=runs)
     launch_jobs(open_phase)
