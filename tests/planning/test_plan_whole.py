@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 
 import runbook.planning
+from runbook import params
 from runbook.core.checks import VERDICTS, counted
 from runbook.core.messages import CoreMessage
 from runbook.plan_file.identity import fingerprint
 from runbook.plan_file.schema import parse
 from runbook.planning import Check, Plan, make_plan
+from runbook.planning.make_plan import parse_plan
 from runbook.planning.messages import PlanningMessage
 
 from .conftest import TWO_CORES, build
@@ -272,6 +274,20 @@ def test_a_check_has_one_of_four_verdicts() -> None:
     assert str(caught.value) == CoreMessage.NO_VERDICT.fill(
         name="x", verdict="ok", verdicts=", ".join(VERDICTS)
     )
+
+
+def test_a_plan_of_an_earlier_version_has_fewer_parts_of_memory_and_is_read() -> None:
+    """Runs of version 0.1.0 can still be reported, sampled and exported."""
+    plan = make_plan(params.load("local")).as_dict()
+    for memory in plan["memory"].values():
+        for name in ("likely_bytes", "likely_on_device"):
+            del memory[name]
+        for name in ("recomputed", "recomputed_scores", "late_gradients", "moments"):
+            memory["fullest_stage"].pop(name, None)
+
+    read = parse_plan(json.dumps(plan), Path("plan.json"))
+    assert read.memory["04-training"].likely_bytes is None
+    assert read.memory["04-training"].fullest_stage.moments == 0
 
 
 def test_one_failure_is_told_in_the_singular() -> None:

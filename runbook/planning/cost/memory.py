@@ -7,13 +7,14 @@ blocks in the allocator are not. On a CPU, the module `cpu` adds the memory used
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from runbook.core.checks import Check, check_of
 from runbook.core.units import show_bytes
 from runbook.plan_file.deepspeed import bucket_elements
 from runbook.plan_file.diagnostics import RuleResult
+from runbook.plan_file.json_records import OPTIONAL
 from runbook.plan_file.schema import ADAM_MOMENTS, Layout, ModelShape, Precision
 from runbook.planning.choice import Choice, Machine
 from runbook.planning.cost import cpu
@@ -66,18 +67,18 @@ class StageMemory:
     """Activation gradients on a GPU while a layer's backward pass runs, and DeepSpeed's bucket if
     it exists only then.
     """
-    recomputed: int = 0
+    recomputed: int = field(default=0, metadata=OPTIONAL)
     """Part of `activations` that does not exist until the backward pass computes it again.
 
     By then, the memory of the logits is free.
     """
-    recomputed_scores: int = 0
+    recomputed_scores: int = field(default=0, metadata=OPTIONAL)
     """Part of `attention_scores` that does not exist until the backward pass computes it again."""
-    late_gradients: int = 0
+    late_gradients: int = field(default=0, metadata=OPTIONAL)
     """Part of `gradients` that does not exist until the backward pass, because DeepSpeed frees
     them after each step.
     """
-    moments: int = 0
+    moments: int = field(default=0, metadata=OPTIONAL)
     """Part of `optimizer` that does not exist until the first step of the optimizer."""
     optimizer_moment: int = 0
     """Temporary memory for the optimizer step, once the activations have been freed.
@@ -650,9 +651,9 @@ class PhaseMemory:
     """Available memory in bytes; 0 if unknown."""
     least_bytes: int
     most_bytes: int
-    likely_bytes: tuple[int, int]
-    """Range of nine of ten measured peaks, for a plan of `least_bytes`."""
-    likely_on_device: tuple[int, int] | None
+    likely_bytes: tuple[int, int] | None = field(default=None, metadata=OPTIONAL)
+    """Range of nine of ten measured peaks, for a plan of `least_bytes`; None in an older plan."""
+    likely_on_device: tuple[int, int] | None = field(default=None, metadata=OPTIONAL)
     """Range of nine of ten readings of nvidia-smi, for a plan of `least_bytes`; None if unknown."""
 
 
