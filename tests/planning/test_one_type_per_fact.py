@@ -31,9 +31,10 @@ OWNERS = {
     "params/schema/entries.py: Model",
     # A record on disk: the sizes that differ between a rung and its run.
     "phases/ladder/rungs.py: LadderRung",
-    # Names of keys, and seconds, under the same names.
+    # Names of keys, seconds, and spreads of errors, under the same names.
     "plan_file/rules/phase_keys.py: Keys",
     "planning/cost/iteration.py: StepTime",
+    "planning/cost/measured_steps.py: Spreads",
 }
 
 
