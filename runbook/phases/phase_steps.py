@@ -26,8 +26,9 @@ from runbook.plan_file.phase_names import (
     SMOKE,
 )
 from runbook.records.done_marks import (
+    TOKENIZE_STEP,
+    is_finished,
     output_checksums,
-    read_mark,
     train_name,
     training_checksums,
 )
@@ -46,7 +47,7 @@ The fingerprint then changes too, so the phase runs again.
 YOUNGER_OPTIONS = ("keep_sources", "drop_sources", "source_key", "fix_text")
 """Tokenizer options with keys (data.keep_sources) that are newer than some existing runs."""
 
-TOKENIZE = f"{DATA}--tokenize"
+TOKENIZE = TOKENIZE_STEP
 MEASURE = f"{EVALUATION}--built-in"
 
 GATE = "smoke/gate.json"
@@ -135,8 +136,7 @@ def evaluation_inputs(run: PlannedRun) -> Inputs:
     other scores.
     """
     inputs = training_checksums(run.folder, EVALUATION)
-    mark = read_mark(run.folder, train_name(FULL))
-    if mark is not None and mark.fingerprint == FULL_TRAINING.fingerprint(run):
+    if is_finished(run.folder, FULL):
         return inputs
     newest = newest_checkpoint(run.folder / run.plan.phases[FULL].checkpoint.folder)
     if newest is not None:

@@ -67,7 +67,7 @@ class RecordMessage(Message):
     RUN_FOLDER_GONE = "{belongs}, and that folder does not exist here."
     RUN_IS_ANOTHER = "{belongs}, not to {run_folder}."
     STATES_DONE = "{done} of {phases} done"
-    OF_EARLIER_TRAINING = "{phase} has the results of an earlier training"
+    OUTDATED = "{phase} is of an earlier plan, other data or an earlier training"
     PHASE_RECORD = "the record of a notebook"
     VALUE_NOT_RECORDABLE = (
         "{where} is {value!r} ({kind}); a record can contain numbers, text, true, false, lists "

@@ -11,7 +11,7 @@ from runbook.core.locks import may_be_held
 from runbook.jobs.job_folder import heartbeat_age, latest_job_folder, read_end
 from runbook.params.yaml12 import read_file
 from runbook.plan_file.phase_names import FULL, PHASES, SMOKE
-from runbook.records.done_marks import TRAININGS_READ, is_of_earlier_training
+from runbook.records.done_marks import TRAININGS_READ, is_outdated
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import earlier_records
 from runbook.records.messages import RecordMessage
@@ -37,7 +37,7 @@ KEY_NUMBERS = ("parameters", "iterations", "first_loss", "last_loss", "tokens_pe
 """Results that the list of runs shows."""
 ORDER = ("fail", "warn", "unknown", "pass")
 OUTDATED = "outdated"
-"""State of a phase that is done, but with the results of an earlier training."""
+"""State of a phase that is done, but with an earlier plan, other data or an earlier training."""
 TRACES = (
     "run.yaml",
     "run.yaml.part",
@@ -127,7 +127,7 @@ def read_run(run_folder: Path) -> RunState:
 
 
 def _with_outdated(run_folder: Path, phases: Sequence[PhaseState]) -> list[PhaseState]:
-    """Mark each phase that is done, but with the results of an earlier training.
+    """Mark each phase that is done, but with an earlier plan, other data or an earlier training.
 
     While a training is not done, its own state tells that its results still change.
     """
@@ -135,7 +135,7 @@ def _with_outdated(run_folder: Path, phases: Sequence[PhaseState]) -> list[Phase
     marked = []
     for phase in phases:
         is_judged = done.issuperset({*TRAININGS_READ.get(phase.phase, ()), phase.phase})
-        if is_judged and is_of_earlier_training(run_folder, phase.phase):
+        if is_judged and is_outdated(run_folder, phase.phase):
             marked.append(replace(phase, state=OUTDATED))
         else:
             marked.append(phase)

@@ -11,7 +11,14 @@ from typing import Any
 
 from runbook.core.errors import RecordError
 from runbook.core.files import sha256_of, write_text
-from runbook.records.done_marks import DoneMark, StepOutput, fingerprint, mark_path, read_mark
+from runbook.records.done_marks import (
+    DoneMark,
+    StepOutput,
+    fingerprint,
+    mark_path,
+    read_mark,
+    start_path,
+)
 from runbook.runs.messages import RunMessage
 
 
@@ -206,7 +213,7 @@ class StepOfRun:
     @property
     def started_path(self) -> Path:
         """Path to the file with the fingerprint from when the step was last started."""
-        return self.marker_path.with_suffix(".started")
+        return start_path(self.run_folder, self.name)
 
     def was_started(self) -> bool:
         """Whether the outputs in the run folder, finished or not, come from these inputs."""
@@ -216,16 +223,6 @@ class StepOfRun:
     def note_start(self, facts: Mapping[str, object]) -> None:
         """Record the inputs for this start, with facts for a process that continues the step."""
         write_text(self.started_path, f"{self.fingerprint}\n{json.dumps(facts)}\n")
-
-    def start_facts(self) -> dict[str, Any]:
-        """Return the facts recorded at the last start.
-
-        Return an empty dict before the first start, and after a start by an older version.
-        """
-        if not self.started_path.exists():
-            return {}
-        text = self.started_path.read_text().partition("\n")[2]
-        return json.loads(text) if text else {}
 
     def _write_marker(self, digest: str, **facts: Any) -> None:
         write_mark(

@@ -10,6 +10,7 @@ import numpy
 import pytest
 from toy_run import open_run, write_metrics
 
+from runbook.core.files import write_text
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p06_evaluation import phase as evaluation
 from runbook.phases.phase_steps import phase_step, train_step
@@ -46,7 +47,8 @@ def write_tokens(prefix, documents):
 @pytest.fixture
 def opened(runs):
     """Open the local run with 40 documents, of which the split holds out the last two."""
-    opened = open_run("06-evaluation", runs=runs)
+    # plan.json contains the tokens of the prompt, but the plan of a notebook does not.
+    opened = open_run("06-evaluation", "training.sample_prompt=The", runs=runs)
     (prefix,) = opened.plan.data.train
     words = [
         f"Document {number} says that the tea is hot. " * (30 + number) for number in range(40)
@@ -107,6 +109,8 @@ def test_held_out_text_is_what_the_split_keeps_from_the_training(opened):
 
 
 def test_scores_before_and_after_are_kept_compared_and_not_measured_twice(opened, asked):
+    checkpoints = opened.folder / opened.plan.phases[FULL].checkpoint.folder
+    (checkpoints / "iter_0000006").mkdir(parents=True)
     evaluation.measure(opened)
     ((command, phase, processes, request),) = asked
     assert (command, phase, processes, request["weights"]) == (
@@ -141,7 +145,7 @@ def test_scores_before_and_after_are_kept_compared_and_not_measured_twice(opened
 def test_scores_of_a_training_that_was_given_up_are_recorded_with_a_warning(opened, asked):
     """Its weights are those of the newest checkpoint, not of the planned last iteration."""
     train_step(opened.run, FULL).marker_path.unlink()
-    write_metrics(open_run(FULL, runs=opened.folder.parent), 3)
+    write_metrics(open_run(FULL, "training.sample_prompt=The", runs=opened.folder.parent), 3)
     evaluation.measure(opened)
     evaluation.finish(opened)
     (warned,) = [one for one in opened.session.finish().checks if one.verdict == "warn"]
@@ -152,9 +156,10 @@ def test_scores_of_a_training_that_was_given_up_are_recorded_with_a_warning(open
 def test_newer_weights_of_an_unfinished_training_are_scored_again(opened, asked, extended):
     """Scores were called done while the weights they belonged to were no longer the newest."""
     training = train_step(opened.run, FULL)
-    training.marker_path.unlink()
     if extended:
-        training.mark_for_repeat("iterations raised")
+        write_text(training.started_path, "fingerprint of a longer training\n")
+    else:
+        training.marker_path.unlink()
     checkpoints = opened.folder / opened.plan.phases[FULL].checkpoint.folder
     (checkpoints / "iter_0000002").mkdir(parents=True)
     evaluation.measure(opened)

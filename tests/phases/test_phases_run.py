@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from suite.messages import containing, refuses
 from suite.tables import table_rows
@@ -11,8 +13,9 @@ from runbook.core.checks import Check
 from runbook.core.errors import JobError, ParamsError, RecordError
 from runbook.jobs.job_folder import JobState
 from runbook.phases import phase_end, run_report
+from runbook.phases.job_control import continuation
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.phase_steps import FULL_TRAINING
+from runbook.phases.phase_steps import FULL_TRAINING, TOKENIZE
 from runbook.phases.run_report import card, write_report
 from runbook.phases.runner import why_not_done
 from runbook.plan_file.phase_names import EVALUATION, FULL, PHASES
@@ -21,7 +24,7 @@ from runbook.records.pages.notebook_page import write_html
 from runbook.records.run_state import OUTDATED, read_run
 from runbook.runs import status
 from runbook.runs.messages import RunMessage
-from runbook.runs.step import StepState
+from runbook.runs.step import StepState, write_mark
 
 PHASE = "01-environment"
 
@@ -100,9 +103,29 @@ def test_results_of_an_earlier_training_are_outdated_once_it_was_extended(runs):
     assert (run.state, run.phase, run.verdict) == (OUTDATED, EVALUATION, "unknown")
     assert run.numbers["iterations"] == 6
     page = write_report(opened.folder).read_text()
-    assert RecordMessage.OF_EARLIER_TRAINING.fill(phase=EVALUATION) in page
+    assert RecordMessage.OUTDATED.fill(phase=EVALUATION) in page
     end_with_training(runs, EVALUATION, 6)
     assert phase_of(opened, EVALUATION).state == "done"
+
+
+@pytest.mark.parametrize("changed", ["plan", "data"])
+def test_a_training_is_outdated_once_its_plan_or_data_has_changed(runs, changed):
+    """After `--redo 00 --to 00` with more iterations, a run of half of them was called done."""
+    opened = open_run(FULL, runs=runs)
+    continuation.note_start(opened.training, FULL_TRAINING.of(opened.run))
+    end_with_training(runs, FULL, 6)
+    assert phase_of(opened, FULL).state == "done"
+    if changed == "plan":
+        path = opened.folder / "plan.json"
+        content = json.loads(path.read_text())
+        content["phases"][FULL]["duration"]["iterations"] = 12
+        path.write_text(json.dumps(content))
+    else:
+        tokens = opened.folder / "data" / "tokens"
+        tokens.write_text("other")
+        write_mark(opened.folder, TOKENIZE, 1, "def", [tokens])
+    assert phase_of(opened, FULL).state == OUTDATED
+    assert read_run(opened.folder).state == OUTDATED
 
 
 def phase_of(open_phase, phase: str):

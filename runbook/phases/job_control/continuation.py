@@ -11,7 +11,7 @@ from runbook.plan_file.identity import same_training
 from runbook.plan_file.json_records import as_json
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan, parse
-from runbook.records.done_marks import output_checksums
+from runbook.records.done_marks import output_checksums, read_start_facts
 from runbook.runs.planned_run import PlannedTraining
 from runbook.runs.step import StepOfRun
 
@@ -64,7 +64,7 @@ def _started_plan(training: PlannedTraining, step: StepOfRun) -> PhasePlan | Non
 
     Return None if the recorded inputs are missing or differ from the current ones.
     """
-    facts = step.start_facts()
+    facts = read_start_facts(step.started_path)
     if facts.get("inputs") != _identity(training, step):
         return None
     return parse(facts["phase"])

@@ -27,7 +27,7 @@ def phase_row(run_folder: Path, phase: PhaseState) -> SimpleNamespace:
     reports = [(LINK_WORDS[name.rpartition(".")[2]], name) for name in phase.files]
     reason = phase.problem or (record.reason if record else "")
     if phase.state == OUTDATED:
-        reason = RecordMessage.OF_EARLIER_TRAINING.fill(phase=phase.phase)
+        reason = RecordMessage.OUTDATED.fill(phase=phase.phase)
     results = [row for row in (result_rows(record) if record else []) if row.is_number]
     # Results that the list of runs also shows come first.
     results.sort(key=lambda row: row.key not in KEY_NUMBERS)

@@ -120,7 +120,7 @@ def _bad_end(run: RunState) -> str:
     ends = []
     for phase in run.phases:
         if phase.state == OUTDATED:
-            ends.append(RecordMessage.OF_EARLIER_TRAINING.fill(phase=phase.phase))
+            ends.append(RecordMessage.OUTDATED.fill(phase=phase.phase))
         elif phase.state not in (ExecutionState.DONE, "not run"):
             ends.append(f"{phase.phase} ended as: {phase.state}")
 
