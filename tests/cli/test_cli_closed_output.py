@@ -1,4 +1,4 @@
-"""Commands whose output ends before they do: its reader leaves, or it holds a secret."""
+"""Commands whose output ends before they do or holds a secret, or whose input is a pipe."""
 
 from __future__ import annotations
 
@@ -89,3 +89,18 @@ def test_jupyterlab_with_a_chosen_token_prints_its_url_without_the_token(
 
     assert url in output, output
     assert ("chosen-by-me" in output, CliMessage.LAB_LOGIN.fill() in output) == (False, bool(token))
+
+
+def test_a_question_can_be_piped_to_explain(project: Path):
+    """Its text is read twice, which a pipe does not allow."""
+    question = "NCCL all-reduce between the nodes takes 40 % of each step on 16 H100 GPUs."
+    (project / "question.txt").write_text(question)
+    command = [*RUNBOOK, "explain", "--json"]
+    answers = []
+    for path, text in (("question.txt", ""), ("/dev/stdin", question)):
+        ended = subprocess.run(
+            [*command, path], input=text, capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == 0, ended.stderr
+        answers.append(json.loads(ended.stdout))
+    assert answers[0]["parts"] == answers[1]["parts"]

@@ -1,6 +1,9 @@
 """Shows the gap between the expected and the reached step time, as a table and a figure."""
 
-from collections.abc import Sequence
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -52,9 +55,10 @@ def explain_log(path: Path, settings: Settings | None, set_words: Sequence[str])
     file is empty or binary.
     """
     facts = facts_of_run(full_choice(settings)) if settings else {}
-    log = parse_files([path])
-    with open_log(path) as stream:
-        head = stream.read(READ_FOR_FACTS)
+    with _read_twice(path) as file:
+        log = parse_files([file])
+        with open_log(file) as stream:
+            head = stream.read(READ_FOR_FACTS)
     if not head.strip():
         raise DataError(SpeedMessage.NO_TEXT, reason=f"{path} is empty")
     if is_binary(head[:8192]):
@@ -65,6 +69,19 @@ def explain_log(path: Path, settings: Settings | None, set_words: Sequence[str])
     catalogue = read_models(settings.project if settings else project_root())
     models = {name: catalogue.get(name) for name in catalogue.names}
     return explain(text, log, facts, models, public_index())
+
+
+@contextmanager
+def _read_twice(path: Path) -> Iterator[Path]:
+    """Yield the path of a file, or of a copy of what a pipe, such as /dev/stdin, contains."""
+    is_pipe = path.exists() and not path.is_file() and not path.is_dir()
+    if not is_pipe:
+        yield path
+        return
+    with tempfile.NamedTemporaryFile() as copy, path.open("rb") as pipe:
+        shutil.copyfileobj(pipe, copy)
+        copy.flush()
+        yield Path(copy.name)
 
 
 def gap_figure(explanation: Explanation) -> Any:
