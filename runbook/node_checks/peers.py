@@ -14,7 +14,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from runbook.node_checks.answers import (
     ADDRESS_VARIABLE,
@@ -45,6 +45,13 @@ LARGE_BYTES = 256 << 20
 LARGE_ROUNDS = 3
 SUSPECT_BYTES_PER_SECOND = 25e6
 """A slower measurement is repeated, because busy cores also slow it down, but only briefly."""
+CONNECTIONS = 32
+"""Connections that are open to a peer at the same time.
+
+gloo opens one for each pair of ranks in each process group, and the trainer makes 28 groups.
+"""
+ALL_OPEN_SECONDS = 8.0
+"""Time limit for opening all of them: a SYN that a firewall drops is repeated after 1, 3 and 7 s."""
 ANSWER_SECONDS = 15.0
 """Time limit for an echo or an acknowledgement. This is enough for a megabyte even at 1 Mbit/s."""
 _NUMBER = struct.Struct("!d")
@@ -176,7 +183,7 @@ def ask_peers(rung: Rung) -> None:
     for peer in peers:
         name = names[peer]
         seconds = LISTEN_SECONDS + 2 * CONNECT_SECONDS + 2 * ANSWER_SECONDS
-        seconds += LARGE_ROUNDS * LARGE_SECONDS
+        seconds += LARGE_ROUNDS * LARGE_SECONDS + ALL_OPEN_SECONDS
         rung.ask(f"to {name}", lambda name=name: _try_peer(name, port, listener.nonce), seconds)  # type: ignore[misc]
 
     deadline = time.monotonic() + LATE_SECONDS
@@ -216,11 +223,43 @@ def _try_peer(name: str, port: int, own_nonce: str) -> Facts:
             facts |= _measure_small(connection)
             facts["stage"] = "large messages"
             facts |= _measure_large(connection)
+            facts["stage"] = "many connections"
+            _open_many((str(offer["address"]), int(str(offer["port"]))))
             facts["stage"] = "done"
     except (OSError, EOFError, ValueError) as error:
         facts["error"] = f"{type(error).__name__}: {error}"
 
     return facts
+
+
+def _open_many(address: tuple[str, int]) -> None:
+    """Keep many connections to a peer open at the same time.
+
+    Raise `ConnectionError` with the number of those that were opened if the peer does not answer on
+    all of them: a firewall may limit how many a node holds, or how fast it opens them.
+    """
+    deadline = time.monotonic() + ALL_OPEN_SECONDS
+    num_answered = 0
+    errors: list[str] = []
+    with ExitStack() as stack:
+        connections = []
+        for _ in range(CONNECTIONS):
+            connection = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            # All begin at once, so that a link that loses a few packets delays them only once.
+            connection.setblocking(False)
+            connection.connect_ex(address)
+            connections.append(connection)
+
+        for connection in connections:
+            connection.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                _receive(connection, 1)
+                num_answered += 1
+            except (OSError, EOFError) as error:
+                errors.append(f"{type(error).__name__}: {error}")
+
+    if errors:
+        raise ConnectionError(f"{num_answered} of {CONNECTIONS} were opened: {errors[0]}")
 
 
 def _ask_offer(name: str, port: int) -> Facts:

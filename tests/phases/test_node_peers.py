@@ -40,3 +40,29 @@ def test_a_link_that_is_slow_for_a_moment_is_measured_again(monkeypatch):
 
 def test_a_link_that_stays_slow_is_reported_as_slow(monkeypatch):
     assert bandwidth(monkeypatch, slow_chunks=99) < peers.SUSPECT_BYTES_PER_SECOND
+
+
+def test_a_peer_that_accepts_few_connections_at_a_time_is_reported_with_their_number(monkeypatch):
+    monkeypatch.setattr(peers, "ALL_OPEN_SECONDS", 0.2)
+    accepted: list[socket.socket] = []
+
+    def answer(server: socket.socket, most: int) -> None:
+        for _ in range(most):
+            connection, _ = server.accept()
+            connection.sendall(b"nonce")
+            accepted.append(connection)
+
+    for most, fault in ((peers.CONNECTIONS, ""), (3, f"3 of {peers.CONNECTIONS} were opened")):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            thread = threading.Thread(target=answer, args=(server, most))
+            thread.start()
+            error = ""
+            try:
+                peers._open_many(server.getsockname())
+            except ConnectionError as raised:
+                error = str(raised)
+            thread.join()
+        assert error.startswith(fault), error
+        assert bool(error) == bool(fault)
+    for connection in accepted:
+        connection.close()

@@ -12,16 +12,19 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from suite.clock import HandClock
 
+from runbook.core import shell
 from runbook.node_checks import (
     caches,
     foreign_programs,
     networks,
     operating_system,
     shared_folder,
+    written_files,
 )
 from runbook.node_checks.fact_sheet import system_facts
 from runbook.node_checks.mounts import mount_of
@@ -45,6 +48,34 @@ def test_a_user_without_an_account_has_no_name_and_a_missing_home_is_reported(mo
     facts = operating_system.look_at_account()
     assert facts["user"] == ""
     assert facts["home_error"] == "No such file or directory"
+
+
+def test_a_folder_that_accepts_only_empty_files_is_reported(tmp_path):
+    # Files of this process may have no content, as with a full quota.
+    probe = (
+        "import pathlib, resource, signal, sys\n"
+        "from runbook.node_checks.written_files import write_error\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "sys.stdout.write(write_error(pathlib.Path(sys.argv[1])))\n"
+    )
+    ended = shell.run([sys.executable, "-c", probe, str(tmp_path)])
+    assert ended.out == os.strerror(errno.EFBIG)
+
+
+@pytest.mark.parametrize(("free_inodes", "is_added"), [(0, True), (100, False)])
+def test_the_missing_inodes_of_a_folder_with_free_bytes_are_reported(
+    tmp_path, monkeypatch, free_inodes, is_added
+):
+    def refuse(dir: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(written_files.tempfile, "TemporaryFile", refuse)
+    status = SimpleNamespace(f_files=1000, f_favail=free_inodes, f_bavail=1000)
+    monkeypatch.setattr(os, "statvfs", lambda path: status)
+    error = written_files.write_error(tmp_path)
+    assert error.startswith("No space left on device")
+    assert (written_files.NO_INODES in error) is is_added
 
 
 def test_the_kernels_own_devices_have_no_fault():

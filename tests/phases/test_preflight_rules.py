@@ -836,6 +836,11 @@ def links(**changes: object) -> JobAnswers:
             "10.0.0.2:40001: timed out",
         ),
         ({"stage": "large messages", "error": "timed out"}, "links between nodes", "MTU"),
+        (
+            {"stage": "many connections", "error": "3 of 32 were opened: timed out"},
+            "links between nodes",
+            "3 of 32",
+        ),
         ({"clock_offset": 5.0}, "clocks between nodes", "n2 is 5.00 s ahead of n1"),
         ({"quickest_trip": 0.4}, "latency", "n1 to n2: 0.40 s"),
         ({"bytes_per_second": 1.25e6}, "bandwidth between nodes", "n1 to n2: 0.0013 GB/s"),

@@ -2,6 +2,7 @@
 nodes.
 """
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -89,3 +90,16 @@ def test_shellcheck_finds_nothing(run, tmp_path):
     for name, text in {"job.sh": job.script, **job.files}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
         assert shell.run([shellcheck(), str(tmp_path / name)]).out == ""
+
+
+def test_the_checks_of_a_node_start_although_its_temporary_folder_accepts_no_files(tmp_path):
+    script = tmp_path / "rung.sh"
+    script.write_text(preflight_of("azure-175b").files["rung.sh"])
+    for name, text in (("mktemp", "exit 1"), ("python3", 'echo "$TRITON_CACHE_DIR"')):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "RUNBOOK_CACHE": "/proc/none"}
+    argv = ["bash", str(script), "hosts"]
+    ended = shell.run(argv, env=environment | {"TRITON_CACHE_DIR": None, "TMPDIR": None})
+    assert ended.out == "/tmp/triton\n"

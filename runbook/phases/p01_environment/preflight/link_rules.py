@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from runbook.core.units import show_duration
 from runbook.node_checks.answers import PEERS
+from runbook.node_checks.peers import CONNECTIONS
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
 from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, NodeFacts
@@ -28,6 +29,10 @@ CAUSES = {
     "large messages": (
         "small messages get through, but large ones do not: the MTU of the path is smaller than "
         "that of the interface"
+    ),
+    "many connections": (
+        "single connections get through, but not many at the same time: a firewall limits how many "
+        "a node may open (connlimit, hashlimit), or its table of connections is full"
     ),
 }
 """For each stage that a connection may fail to reach, the probable cause."""
@@ -120,7 +125,8 @@ def reach_check(links: Sequence[Link], silent: Mapping[str, str]) -> PlacedCheck
         PreflightCheck.LINKS,
         (
             "nodes reach each other on the rendezvous port and on ports that the kernel chooses "
-            "(net.ipv4.ip_local_port_range)"
+            f"(net.ipv4.ip_local_port_range), with {CONNECTIONS} connections at the same time: gloo "
+            "opens one for each pair of ranks in each process group"
         ),
         "Open all TCP ports between the nodes, and set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to "
         "the interface that leads to the other nodes.",
