@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -27,6 +28,11 @@ A cold file server needs about a millisecond for each file, and torch has 3,000 
 """
 SOURCE_SUFFIXES = (".py", ".so")
 """Suffixes of package files: sources, and extensions compiled at installation."""
+LIBRARY_SUFFIX = ".so"
+ELF_MAGIC = b"\x7fELF\x02\x01"
+"""Begins a 64-bit little-endian file in the Executable and Linkable Format (elf(5))."""
+_SECTION_HEADERS = struct.Struct("<40xQ10xHH")
+"""In the header of such a file: where the section headers begin, the bytes of each, their number."""
 INSTALLED = frozenset(("site-packages", "dist-packages"))
 """Folders only an installer writes to."""
 
@@ -64,7 +70,7 @@ SOURCE_FOLDERS = (
 
 
 def look_at_sources() -> Facts:
-    """Return the folder and a checksum of the source files for each package.
+    """Return the folder, a checksum of the source files and the cut libraries for each package.
 
     Two checkouts may have the same version but different files. The checksum covers names and sizes
     and, outside the folders that installers use, also contents. Packages missing or not reached in
@@ -76,10 +82,14 @@ def look_at_sources() -> Facts:
         folder = _folder_of(source)
         if folder is None:
             continue
-        checksum = _checksum(folder, deadline)
-        if checksum is None:
+        sources = _read_sources(folder, deadline)
+        if sources is None:
             break
-        facts[source.package] = {"folder": str(folder), "checksum": checksum}
+        facts[source.package] = {
+            "folder": str(folder),
+            "checksum": sources.checksum,
+            "cut_libraries": sources.cut_libraries,
+        }
 
     return facts
 
@@ -103,13 +113,23 @@ def _folder_of(source: SourceFolder) -> Path | None:
     return None
 
 
-def _checksum(folder: Path, deadline: float) -> str | None:
-    """Return a checksum of the Python files and compiled extensions below a folder.
+@dataclass(frozen=True)
+class FolderSources:
+    """The summary of a package's files."""
+
+    checksum: str
+    cut_libraries: list[str]
+    """Paths of libraries that are shorter than their own header states, relative to the folder."""
+
+
+def _read_sources(folder: Path, deadline: float) -> FolderSources | None:
+    """Read the Python files and compiled extensions below a folder.
 
     Return None if the deadline passes before the last file is read.
     """
     reads_contents = not INSTALLED & set(folder.parts)
     checksum = 0
+    cut_libraries = []
     for path in _source_files(folder):
         if time.monotonic() > deadline:
             return None
@@ -119,10 +139,31 @@ def _checksum(folder: Path, deadline: float) -> str | None:
             # Two builds from the same source contain different paths.
             is_compared = reads_contents and path.suffix == ".py"
             content = path.read_bytes() if is_compared else b""
-            checksum = zlib.crc32(f"{path.relative_to(folder)} {size}\n".encode(), checksum)
+            name = str(path.relative_to(folder))
+            checksum = zlib.crc32(f"{name} {size}\n".encode(), checksum)
             checksum = zlib.crc32(content, checksum)
+            if path.suffix == LIBRARY_SUFFIX and size < stated_bytes(path):
+                cut_libraries.append(name)
 
-    return f"{checksum:08x}"
+    return FolderSources(f"{checksum:08x}", cut_libraries)
+
+
+def stated_bytes(library: Path) -> int:
+    """Return how long a library is at least, according to its own header.
+
+    The section headers are at the end of the file, so a copy that was cut short lacks them. Stripped
+    libraries have a header that is right for them. The result is 1 for an empty file, and 0 for a
+    file of another format.
+    """
+    with library.open("rb") as stream:
+        head = stream.read(64)
+
+    if not head:
+        return 1
+    if not head.startswith(ELF_MAGIC) or len(head) < 64:
+        return 0
+    offset, bytes_of_each, count = _SECTION_HEADERS.unpack_from(head)
+    return int(offset) + int(bytes_of_each) * int(count)
 
 
 def _source_files(folder: Path) -> Iterator[Path]:

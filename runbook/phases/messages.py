@@ -190,6 +190,10 @@ class PhaseMessage(Message):
         "such as a user that the node does not know (`id`), a full spool folder, or a firewall in "
         "front of srun's ports on the first node (SrunPortRange)"
     )
+    LAUNCH_UNREACHED = (
+        "Slurm could not start the program on {node}: {text}. The job's first node does not reach "
+        "it: a firewall, isolated ports of a switch, or a wrong address or route"
+    )
     LAW_FAR_FROM_RUN = (
         "the run has {decades:.1f} decades more compute than the largest training runs that the "
         "law was fitted to, so its interval is {widening:.1f} times as wide"
@@ -200,6 +204,7 @@ class PhaseMessage(Message):
         "{name} is {path} (version {version}); without LD_LIBRARY_PATH it would be {other_path} "
         "(version {other_version})"
     )
+    LIBRARIES_CUT = "{package}: {names} in {folder} ends too early"
     LIKELY_CAUSE = "Differs on the named node: {differences}. Failed: {value}"
     LIMITS_ASKED = "{nodes}, {time_limit}"
     LIMITS_OF_JOB = "limits of jobs.{section}"
@@ -305,6 +310,10 @@ class PhaseMessage(Message):
     OVERLAPPING_NETWORKS = (
         "packets for {name} go to {interface}, because the address is in the networks of {interface} "
         "and {other}"
+    )
+    PACKETS_LOST_BETWEEN = (
+        "{node} can be reached from this machine, but not from {first}: the network between the "
+        "nodes passes nothing (a firewall, or isolated ports of a switch)"
     )
     PHASES_OUT_OF_ORDER = "--from {from_phase} comes after --to {to_phase}; the order is {phases}."
     PHASE_DID_NOT_PASS = "{phase} did not pass; see its checks above."

@@ -55,6 +55,31 @@ def test_a_check_sum_does_not_depend_on_the_folder_but_on_the_files_names(packag
     assert checksum() != before
 
 
+def test_a_library_that_was_cut_short_is_reported_and_a_whole_or_a_stripped_one_is_not(package):
+    library = gcc_library(package / "whole.so")
+    (package / "stripped.so").write_bytes(library.read_bytes())
+    subprocess.run(["strip", str(package / "stripped.so")], check=True)
+    (package / "script.so").write_text("INPUT(libother.so.1)\n")
+    assert cut_libraries() == []
+    (package / "cut.so").write_bytes(library.read_bytes()[:-1])
+    (package / "empty.so").write_bytes(b"")
+    assert cut_libraries() == ["cut.so", "empty.so"]
+
+
+def gcc_library(path: Path) -> Path:
+    """Compile a small library."""
+    argv = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)]
+    subprocess.run(argv, input=b"int value(void) { return 1; }\n", check=True)
+    return path
+
+
+def cut_libraries() -> list[str]:
+    """Return the cut libraries of the checkout, as a node reports them."""
+    source = installation.look_at_sources()["flash-attn"]
+    assert isinstance(source, dict)
+    return list(source["cut_libraries"])
+
+
 def test_an_installed_package_is_compared_by_names_and_sizes(tmp_path, monkeypatch):
     folder = tmp_path / "site-packages" / "flash_attn"
     folder.mkdir(parents=True)

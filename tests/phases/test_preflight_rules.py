@@ -1030,6 +1030,15 @@ def test_other_sources_under_one_version_are_named_with_package_folder_and_node(
     assert check.value == PhaseMessage.DIFFERENT_SOURCES.fill(**sources)
 
 
+def test_a_library_that_was_cut_short_is_named_with_its_node_before_the_comparison():
+    torch = {**HOST_FACTS["sources"]["torch"], "checksum": "00000009"}
+    torch["cut_libraries"] = ["lib/libtorch_cpu.so"]
+    first = broken(host_checks(hosts("sources", torch=torch), EXPECTED))[0]
+    assert (first.name, first.nodes) == (PreflightCheck.CUT_LIBRARIES, ("n2",))
+    cut = {"package": "torch", "folder": torch["folder"], "names": "lib/libtorch_cpu.so"}
+    assert first.value == f"n2: {PhaseMessage.LIBRARIES_CUT.fill(**cut)}"
+
+
 def test_two_folders_with_the_same_sources_are_no_defect():
     moved = {"folder": "/tmp/copy/torch", "checksum": "00000002"}
     assert broken(host_checks(hosts("sources", torch=moved), EXPECTED)) == []
@@ -1151,6 +1160,12 @@ def test_a_node_on_which_slurm_cannot_start_a_program_is_named_before_the_tasks_
     )
     expected = PhaseMessage.LAUNCH_FAILED.fill(node="node2", text="Unspecified error")
     assert first_end(errors) == expected
+
+
+def test_a_node_that_the_first_node_does_not_reach_is_told_from_one_that_starts_nothing():
+    words = "Communication connection failure"
+    errors = f"srun: error: Task launch for StepId=1.0 failed on node node2: {words}\n"
+    assert first_end(errors) == PhaseMessage.LAUNCH_UNREACHED.fill(node="node2", text=words)
 
 
 def test_the_process_that_ended_first_is_named():

@@ -38,6 +38,7 @@ from runbook.phases.p01_environment.preflight.placed_check import (
 )
 from runbook.phases.p01_environment.preflight.set_up_rules import set_up_checks
 from runbook.phases.p01_environment.preflight.software_rules import (
+    cut_libraries_fault,
     named_program_fault,
     program_fault,
     sources_check,
@@ -257,6 +258,16 @@ FOREIGN_PROGRAMS_RULE = PlacedRule(
 ROUTES_REMEDY = (
     "Give the bridge another network (default-address-pools in Docker's daemon.json), or remove it "
     "(ip link del)."
+)
+CUT_LIBRARIES_RULE = NodeRule(
+    PlacedRule(
+        PreflightCheck.CUT_LIBRARIES,
+        "each compiled library of a package is as long as its own header states (elf(5))",
+        "Install the package again on that node: a copy or an installation was interrupted.",
+    ),
+    "sources",
+    cut_libraries_fault,
+    lambda facts: f"{counted(len(facts), 'package')}",
 )
 NODE_RULES = (
     NodeRule(
@@ -556,6 +567,8 @@ def _answered_checks(answers: JobAnswers, expected: Expectations) -> list[Placed
         granted_time_check(answers, expected),
         *folders,
         versions_check(answers),
+        # Before the comparison, because that does not say which node has the wrong file.
+        judge_each_node(CUT_LIBRARIES_RULE, answers, expected),
         sources_check(answers),
         interfaces_check(answers, expected),
         *[judge_each_node(node_rule, answers, expected) for node_rule in rules],

@@ -20,6 +20,8 @@ LAUNCH_FAILED = re.compile(
     r"srun: error: Task launch for \S+ failed on node (?P<node>\S+): (?P<words>.+)"
 )
 """Slurm's message when a node's daemon cannot start a program; other nodes' tasks then end."""
+NOT_REACHED = "Communication"
+"""Begins Slurm's words if srun on the job's first node does not reach a node's daemon."""
 PYTHON_DID_NOT_START = re.compile(r"^Fatal Python error: (?P<words>init\w*: .+)$", re.MULTILINE)
 PYTHON_HOME = re.compile(r"^\s*PYTHONHOME = '(?P<home>.+)'$", re.MULTILINE)
 """Python's own report when it cannot find its modules. Its last line only names an empty frame."""
@@ -70,7 +72,10 @@ def first_end(errors: str) -> str:
     """
     launch = LAUNCH_FAILED.search(errors)
     if launch is not None:
-        return PhaseMessage.LAUNCH_FAILED.fill(node=launch["node"], text=launch["words"].strip())
+        words = launch["words"].strip()
+        is_unreached = words.startswith(NOT_REACHED)
+        message = PhaseMessage.LAUNCH_UNREACHED if is_unreached else PhaseMessage.LAUNCH_FAILED
+        return message.fill(node=launch["node"], text=words)
     report = ROOT_CAUSE.search(errors)
     if report is not None:
         ending = shell.how_it_ended(_exit_code(int(report["code"])))
@@ -95,6 +100,20 @@ def first_end(errors: str) -> str:
             return f"{ending}: {last_words}"
 
     return ending or last_words or _launchers_own_error(errors)
+
+
+def unreached_nodes(errors: str) -> list[str]:
+    r"""Return the nodes whose daemon srun on the job's first node did not reach.
+
+    >>> unreached_nodes("srun: error: Task launch for StepId=12.0 failed on node n2: Communication "
+    ...     "connection failure\n")
+    ['n2']
+    """
+    nodes = []
+    for launch in LAUNCH_FAILED.finditer(errors):
+        if launch["words"].startswith(NOT_REACHED):
+            nodes.append(launch["node"])
+    return nodes
 
 
 def _launchers_own_error(errors: str) -> str:

@@ -17,6 +17,7 @@ class PreflightCheck(StrEnum):
     COMPILERS = "compilers"
     CORES = "cores of a node"
     CUDA_COMPILER = "CUDA compiler"
+    CUT_LIBRARIES = "complete libraries"
     DEVICE_FILES = "device files"
     EQUAL_MEMORY = "memory of the nodes"
     FOREIGN_PROGRAMS = "programs outside of the job"

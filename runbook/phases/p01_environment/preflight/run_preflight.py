@@ -56,7 +56,11 @@ from runbook.phases.p01_environment.preflight.job_answers import (
     JobAnswers,
     parse_job_answers,
 )
-from runbook.phases.p01_environment.preflight.launcher_output import first_end, queue_end
+from runbook.phases.p01_environment.preflight.launcher_output import (
+    first_end,
+    queue_end,
+    unreached_nodes,
+)
 from runbook.phases.p01_environment.preflight.link_rules import link_checks
 from runbook.phases.p01_environment.preflight.node_differences import differences_of
 from runbook.phases.p01_environment.preflight.node_rules import ANSWERED, by_node
@@ -97,6 +101,10 @@ reports.
 """
 LEAVING_SECONDS = 20.0
 """How long the preflight waits for the epilog of its job, during which a node may be drained."""
+PATH_REMEDY = (
+    "Let the nodes reach each other on all TCP ports (firewall of the nodes, security group, port "
+    "isolation of the switch), or exclude one of them."
+)
 AFTER_JOB = "after the job"
 SHOWN_NODES = 2
 """Number of silent nodes whose routes are read, because each takes a few seconds."""
@@ -732,7 +740,7 @@ class QueueWatch:
         return self._ending_rule(rung).broken(value, names, remedy=remedy)
 
     def with_routes(self, checks: Sequence[Check], answers: JobAnswers) -> list[Check]:
-        """Add the interface to which a silent node sends packets for a node that answered.
+        """Add which path to a silent node is broken, or the interface of a wrong route.
 
         Slurm's controller can start a program on a node that the job's first node does not reach.
         """
@@ -745,18 +753,32 @@ class QueueWatch:
             return reported
         number = self._scheduler.state(self._job).job_id.rpartition("-")[2]
         for node in failed.nodes[:SHOWN_NODES]:
-            with suppress(JobError, ProgramError, ValueError):
-                text = overlap_text(
-                    queue.node_output(number, node, "cat", "/proc/net/route"),
-                    answers.facts(HOSTS, "interfaces"),
-                )
-                if text:
-                    value = f"{node}: {text}. {failed.value}"
-                    place = reported.index(failed)
-                    reported[place] = replace(failed, value=value, remedy=ROUTES_REMEDY)
-                    break
+            text, remedy = self._path_fault(queue, number, node, answers)
+            if text:
+                value = f"{text}. {failed.value}"
+                reported[reported.index(failed)] = replace(failed, value=value, remedy=remedy)
+                break
 
         return reported
+
+    def _path_fault(
+        self, queue: Slurm, number: str, node: str, answers: JobAnswers
+    ) -> tuple[str, str]:
+        """Return why packets to a silent node get lost, with the remedy. Empty if it is unknown."""
+        try:
+            routes = queue.node_output(number, node, "cat", "/proc/net/route")
+            text = overlap_text(routes, answers.facts(HOSTS, "interfaces"))
+        except (JobError, ProgramError, ValueError):
+            return "", ""
+
+        if text:
+            return f"{node}: {text}", ROUTES_REMEDY
+        # Slurm has just started a program there, at this machine's request.
+        if node in unreached_nodes(job_folder.read_text(self._job.err)):
+            first = answers.nodes[0]
+            text = PhaseMessage.PACKETS_LOST_BETWEEN.fill(node=node, first=first)
+            return text, PATH_REMEDY
+        return "", ""
 
     def rung_after_job(self) -> list[RungResult]:
         """Return a failed check if the queue drained a node after the job had ended.

@@ -13,6 +13,9 @@ from runbook.phases.p01_environment.preflight.placed_check import (
     PreflightCheck,
 )
 
+SHOWN_NAMES = 4
+"""Number of names that a message lists."""
+
 
 def program_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return a different Python that precedes the running `python3` on PATH.
@@ -84,6 +87,20 @@ def versions_check(answers: JobAnswers) -> PlacedCheck:
     if differences:
         return rule.broken("; ".join(differences), odd_nodes)
     return rule.passed("the same on all nodes", ", ".join(facts))
+
+
+def cut_libraries_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return the packages whose libraries end before the end that their own header states."""
+    faults = []
+    for package, source in facts.items():
+        names = source.get("cut_libraries", ())
+        if names:
+            faults.append(
+                PhaseMessage.LIBRARIES_CUT.fill(
+                    package=package, folder=source["folder"], names=", ".join(names[:SHOWN_NAMES])
+                )
+            )
+    return "; ".join(faults)
 
 
 def sources_check(answers: JobAnswers) -> PlacedCheck:
