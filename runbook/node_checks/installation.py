@@ -51,7 +51,7 @@ class SourceFolder:
     """The folder with the source files for a package, relative to the top-level import name."""
 
     package: str
-    """The package name in `machine.PACKAGES`."""
+    """The package name in `packages.PACKAGES`."""
     import_name: str
     below: str = ""
 

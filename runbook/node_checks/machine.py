@@ -9,31 +9,15 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from importlib.metadata import distributions
 from pathlib import Path
 
 from runbook.node_checks.answers import Facts
 from runbook.node_checks.control_groups import memory_left, memory_limit, task_limit
 from runbook.node_checks.mounts import mount_of
+from runbook.node_checks.packages import PACKAGES, installed_version, replaced_packages
 from runbook.node_checks.program_output import run_program
 from runbook.node_checks.written_files import write_error
 
-PACKAGES = (
-    "torch",
-    "megatron-core",
-    "deepspeed",
-    "numpy",
-    "triton",
-    "transformer-engine",
-    "flash-attn",
-    "apex",
-    "nemo-toolkit",
-    "tensorboard",
-)
-"""Packages that must have the same version on all nodes.
-
-It is not a fault if a package is missing on all nodes.
-"""
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 SHARED_MEMORY = Path("/dev/shm")
 DEFAULT_SCRATCH = Path("/tmp")
@@ -48,7 +32,7 @@ def look_at_software() -> Facts:
 
     Also return the folder for packages, and whether libraries there cannot be loaded.
     """
-    installed = {name: _version(name) for name in PACKAGES}
+    installed = {name: installed_version(name) for name in PACKAGES}
     packages_folder = sysconfig.get_paths()["platlib"]
     return {
         "packages_folder": packages_folder,
@@ -57,11 +41,8 @@ def look_at_software() -> Facts:
         "executable": sys.executable,
         "kernel": platform.release(),
         "packages": installed,
+        "replaced": replaced_packages(),
     }
-
-
-def _version(name: str) -> str | None:
-    return next((distribution.version for distribution in distributions(name=name)), None)
 
 
 def look_at_limits() -> Facts:

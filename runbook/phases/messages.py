@@ -311,6 +311,7 @@ class PhaseMessage(Message):
         "packets for {name} go to {interface}, because the address is in the networks of {interface} "
         "and {other}"
     )
+    PACKAGES_OF_ENVIRONMENT = "all from the environment"
     PACKETS_LOST_BETWEEN = (
         "{node} can be reached from this machine, but not from {first}: the network between the "
         "nodes passes nothing (a firewall, or isolated ports of a switch)"

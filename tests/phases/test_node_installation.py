@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.node_checks import installation, libraries, torch_child
+from runbook.node_checks import installation, libraries, packages, torch_child
 from runbook.node_checks.program_output import run_program
 from runbook.node_checks.torch_child import look_at_torch
 
@@ -320,3 +320,23 @@ def test_torch_reports_a_library_that_ld_library_path_replaces(tmp_path, monkeyp
     assert isinstance(substituted, dict)
     assert {name: row["other_path"] for name, row in substituted.items()} == {"libc10": str(own)}
     assert os.path.realpath(substituted["libc10"]["path"]) == str(tmp_path / own.name)
+
+
+def test_a_package_in_front_of_the_environments_own_is_named_with_both_versions(
+    tmp_path, monkeypatch
+):
+    folders = {name: tmp_path / name for name in ("environment", "project", "system")}
+    for folder, version in zip(folders.values(), ("2.4.6", "1.26.4", "1.21.0"), strict=True):
+        information = folder / f"numpy-{version}.dist-info"
+        information.mkdir(parents=True)
+        (information / "METADATA").write_text(f"Name: numpy\nVersion: {version}\n")
+    monkeypatch.setattr(sys, "prefix", str(folders["environment"]))
+
+    def replaced(*names: str) -> dict[str, str]:
+        monkeypatch.setattr(sys, "path", [str(folders[name]) for name in names])
+        return packages.replaced_packages()
+
+    text = f"1.26.4 in {folders['project']} replaces 2.4.6"
+    assert replaced("project", "environment", "system") == {"numpy": text}
+    assert replaced("environment", "project", "system") == {}
+    assert replaced("project", "system") == {}

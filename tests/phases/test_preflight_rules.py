@@ -20,6 +20,7 @@ from runbook.node_checks.answers import MARK, PartAnswer, PartState, output_line
 from runbook.node_checks.mounts import parse_mounts
 from runbook.node_checks.networks import interfaces_to
 from runbook.phases.messages import PhaseMessage
+from runbook.phases.p01_environment.preflight import software_rules
 from runbook.phases.p01_environment.preflight.expectations import Expectations
 from runbook.phases.p01_environment.preflight.folder_rules import folder_checks
 from runbook.phases.p01_environment.preflight.group_rules import (
@@ -1037,6 +1038,19 @@ def test_a_library_that_was_cut_short_is_named_with_its_node_before_the_comparis
     assert (first.name, first.nodes) == (PreflightCheck.CUT_LIBRARIES, ("n2",))
     cut = {"package": "torch", "folder": torch["folder"], "names": "lib/libtorch_cpu.so"}
     assert first.value == f"n2: {PhaseMessage.LIBRARIES_CUT.fill(**cut)}"
+
+
+def test_a_package_in_front_of_the_environment_is_a_warning_on_the_node_and_in_the_shell(
+    monkeypatch,
+):
+    replaced = {"numpy": "1.26.4 in /old replaces 2.4.6"}
+    (check,) = broken(host_checks(hosts("software", replaced=replaced), EXPECTED))
+    assert (check.name, check.verdict) == (PreflightCheck.REPLACED_PACKAGES, "warn")
+    assert check.value == "n2: numpy 1.26.4 in /old replaces 2.4.6"
+
+    assert software_rules.shell_packages_check().verdict == "pass"
+    monkeypatch.setattr(software_rules, "replaced_packages", lambda: replaced)
+    assert software_rules.shell_packages_check().verdict == "warn"
 
 
 def test_two_folders_with_the_same_sources_are_no_defect():

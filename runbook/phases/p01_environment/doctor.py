@@ -59,6 +59,7 @@ from runbook.phases.p01_environment.preflight.scheduler_rules import (
     wait_time_check,
     with_directives_of_site,
 )
+from runbook.phases.p01_environment.preflight.software_rules import shell_packages_check
 from runbook.phases.run_plan import load_plan
 from runbook.phases.token_inputs import text_home
 from runbook.plan_file.phase_names import ENVIRONMENT, FULL
@@ -117,6 +118,7 @@ def run_questions(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
         checks += machine_checks()
     return [
         *checks,
+        shell_packages_check(),
         writable_check(_nearest(folder)),
         *site_checks(settings),
         *space_checks(settings, plan, folder),

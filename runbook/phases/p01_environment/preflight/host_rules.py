@@ -38,9 +38,12 @@ from runbook.phases.p01_environment.preflight.placed_check import (
 )
 from runbook.phases.p01_environment.preflight.set_up_rules import set_up_checks
 from runbook.phases.p01_environment.preflight.software_rules import (
+    REPLACED_REMEDY,
+    REPLACED_RULE,
     cut_libraries_fault,
     named_program_fault,
     program_fault,
+    replaced_packages_fault,
     sources_check,
     versions_check,
 )
@@ -280,6 +283,13 @@ NODE_RULES = (
         "software",
         packages_fault,
         lambda facts: str(facts.get("packages_folder", "")),
+    ),
+    NodeRule(
+        PlacedRule(PreflightCheck.REPLACED_PACKAGES, REPLACED_RULE, REPLACED_REMEDY),
+        "software",
+        replaced_packages_fault,
+        lambda facts: PhaseMessage.PACKAGES_OF_ENVIRONMENT.fill(),
+        verdict="warn",
     ),
     NodeRule(
         PlacedRule(

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from runbook.core.checks import Check, judge
 from runbook.node_checks.answers import HOSTS, OWN_PACKAGE, ProgramEnd
+from runbook.node_checks.packages import replaced_packages
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight.expectations import Expectations
 from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, NodeFacts
@@ -13,6 +15,11 @@ from runbook.phases.p01_environment.preflight.placed_check import (
     PreflightCheck,
 )
 
+REPLACED_RULE = "packages come from the environment, and not from a folder in front of it"
+REPLACED_REMEDY = (
+    "Remove that folder from PYTHONPATH, or the package from ~/.local (PYTHONNOUSERSITE=1 leaves "
+    "that out): another version than the one that was installed is imported."
+)
 SHOWN_NAMES = 4
 """Number of names that a message lists."""
 
@@ -101,6 +108,32 @@ def cut_libraries_fault(facts: NodeFacts, expected: Expectations) -> str:
                 )
             )
     return "; ".join(faults)
+
+
+def replaced_packages_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return the packages that another folder provides in place of the job's environment.
+
+    Answers from earlier versions of the checks do not have them.
+    """
+    return replaced_text(facts.get("replaced", {}))
+
+
+def replaced_text(replaced: Mapping[str, str]) -> str:
+    """Return a line with the packages that a folder outside of the environment replaces."""
+    return "; ".join(f"{name} {text}" for name, text in replaced.items())
+
+
+def shell_packages_check() -> Check:
+    """Check the packages that this shell's Python imports. Jobs set PYTHONPATH themselves."""
+    text = replaced_text(replaced_packages())
+    return judge(
+        PreflightCheck.SHELL_PACKAGES,
+        not text,
+        text or PhaseMessage.PACKAGES_OF_ENVIRONMENT.fill(),
+        REPLACED_RULE,
+        REPLACED_REMEDY,
+        otherwise="warn",
+    )
 
 
 def sources_check(answers: JobAnswers) -> PlacedCheck:
