@@ -119,9 +119,11 @@ def look_at_scratch() -> Facts:
         os.fsync(stream.fileno())
 
     status = os.statvfs(folder)
+    asked = os.environ.get("TMPDIR", "")
     return {
         "folder": str(folder),
-        "asked": os.environ.get("TMPDIR", ""),
+        "asked": asked,
+        "asked_error": write_error(Path(asked)) if asked else "",
         "default_error": write_error(DEFAULT_SCRATCH),
         "free": status.f_bavail * status.f_frsize,
         "free_inodes": status.f_favail if status.f_files else None,

@@ -301,6 +301,7 @@ class PhaseMessage(Message):
     ONE_FILE_OF_EACH_NODE = (
         "a single file per node says little about the speed of a whole checkpoint"
     )
+    OPENED_FASTER = "{value} (the quickest node: {milliseconds:.2g} ms)"
     OPENING_SLOW = "opening a file takes {milliseconds:.1f} ms, so imports are slow"
     OPTIMIZER_BEGINS_ANEW = (
         "The optimizer states of the engines are incompatible: the weights are kept, and Adam "
@@ -482,6 +483,9 @@ class PhaseMessage(Message):
     TASK_ENDED = "task {task} on {node}: {text}"
     TASK_JOB_SUBMITTED = "{task}: submitted jobs/{folder_name} as {job_id}{behind}."
     TASK_JOB_WATCHED = "{state}. It is not started again; its output follows."
+    TEMPORARY_FOLDER_ASKED = (
+        "TMPDIR={tmpdir} cannot hold files here ({error}); programs use {folder} instead"
+    )
     TEMPORARY_FOLDER_UNWRITABLE = (
         "/tmp cannot hold files here ({error}); programs use {folder} instead"
     )

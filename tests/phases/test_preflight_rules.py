@@ -48,6 +48,7 @@ from runbook.phases.p01_environment.preflight.run_preflight import (
     _with_first_end,
     with_early_end,
 )
+from runbook.phases.p01_environment.preflight.set_up_rules import opening_check
 from runbook.phases.p01_environment.preflight.step_rules import step_end_check
 from runbook.phases.p01_environment.preflight.torch_rules import compiler_check, torch_checks
 from runbook.plan_file import group_limits
@@ -386,8 +387,10 @@ NAMES_OF_SECOND = {"own": "n2", "addresses": {"n1": ["10.0.0.1"]}}
         (
             "temporary folder",
             "scratch",
-            {"asked": "/scratch/me"},
-            "TMPDIR=/scratch/me is not usable here; programs use /tmp instead",
+            {"asked": "/scratch/me", "asked_error": "No such file or directory"},
+            PhaseMessage.TEMPORARY_FOLDER_ASKED.fill(
+                tmpdir="/scratch/me", error="No such file or directory", folder="/tmp"
+            ),
         ),
         ("host names", "names", {"host": "localhost"}, "n2: its host name is localhost"),
         ("host names", "names", {"host": "n1"}, "2 nodes have the host name n1"),
@@ -1051,6 +1054,16 @@ def test_a_package_in_front_of_the_environment_is_a_warning_on_the_node_and_in_t
     assert software_rules.shell_packages_check().verdict == "pass"
     monkeypatch.setattr(software_rules, "replaced_packages", lambda: replaced)
     assert software_rules.shell_packages_check().verdict == "warn"
+
+
+@pytest.mark.parametrize(("quickest", "verdict"), [(0.05, "fail"), (3.0, "warn")])
+def test_a_node_that_opens_files_much_more_slowly_than_another_one_has_a_defect(quickest, verdict):
+    lines = []
+    for node, milliseconds in (("n1", quickest), ("n2", 20.3)):
+        lines.append(line("hosts", node, "opening files", {"milliseconds": milliseconds}))
+    check = opening_check(job_of(*lines), EXPECTED)
+    assert (check.name, check.verdict) == (PreflightCheck.OPENING_FILES, verdict)
+    assert check.nodes == ("n2",)
 
 
 def test_two_folders_with_the_same_sources_are_no_defect():

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 TUNSETIFF = 0x400454CA  # linux/if_tun.h
 IFF_TAP = 0x2
@@ -32,7 +32,9 @@ VNET_BYTES = 10
 """Size of struct virtio_net_hdr: a frame's offloads, which both devices understand."""
 IPV4 = b"\x08\x00"
 TCP = 6
+TCP_FIN = 0x01
 TCP_SYN = 0x02
+TCP_RST = 0x04
 TCP_ACK = 0x10
 QUEUE_FRAMES = 1000
 SLURM_PORTS = {16817, 17000, *range(60001, 63001)}
@@ -66,11 +68,20 @@ class Frame:
         return source, target
 
     @property
+    def flags(self) -> int:
+        """TCP's flags, valid only if `is_tcp`."""
+        ethernet = self.content[VNET_BYTES:]
+        return ethernet[14 + 4 * (ethernet[14] & 0xF) + 13]
+
+    @property
     def opens_connection(self) -> bool:
         """Whether TCP's flags are SYN without ACK, valid only if `is_tcp`."""
-        ethernet = self.content[VNET_BYTES:]
-        flags = ethernet[14 + 4 * (ethernet[14] & 0xF) + 13]
-        return flags & (TCP_SYN | TCP_ACK) == TCP_SYN
+        return self.flags & (TCP_SYN | TCP_ACK) == TCP_SYN
+
+    @property
+    def closes_connection(self) -> bool:
+        """Whether TCP's flags contain FIN or RST, valid only if `is_tcp`."""
+        return bool(self.flags & (TCP_FIN | TCP_RST))
 
     @property
     def is_slurm(self) -> bool:
@@ -96,6 +107,10 @@ class Cable:
     """New TCP connections are dropped, except Slurm's own."""
     flap: float
     """The link is dead for this many seconds, and then works for as long; 0: never dead."""
+    connections: int
+    """TCP connections that may be open at a time, besides Slurm's own; 0: any number."""
+    open: set[tuple[int, int]] = field(default_factory=set)
+    """The ports of the connections that are open now."""
 
     def loses(self, frame: Frame) -> bool:
         """Return whether the frame is lost."""
@@ -109,7 +124,20 @@ class Cable:
             return True
         if self.drops_connections and frame.is_tcp and frame.opens_connection:
             return True
+        if self.connections and frame.is_tcp and self._refuses(frame):
+            return True
         return frame.is_tcp and self.first_port <= frame.ports[1] <= self.last_port
+
+    def _refuses(self, frame: Frame) -> bool:
+        """Keep account of the open connections. Return whether the frame would open one too many."""
+        if frame.closes_connection:
+            self.open.discard(frame.ports)
+        if not frame.opens_connection or frame.ports in self.open:
+            return False
+        if len(self.open) >= self.connections:
+            return True
+        self.open.add(frame.ports)
+        return False
 
 
 SOUND_CABLE = Cable(
@@ -121,6 +149,7 @@ SOUND_CABLE = Cable(
     last_port=-1,
     drops_connections=False,
     flap=0.0,
+    connections=0,
 )
 
 
@@ -203,6 +232,7 @@ def main() -> None:
     parser.add_argument("--first-port", type=int, default=0)
     parser.add_argument("--last-port", type=int, default=-1)
     parser.add_argument("--flap", type=float, default=0.0)
+    parser.add_argument("--connections", type=int, default=0)
     parser.add_argument("--outwards", action="store_true", help="bad in this direction only")
     parser.add_argument("--drops-connections", action="store_true")
     parser.add_argument("--inwards", action="store_true", help="bad towards the node only")

@@ -107,6 +107,14 @@ class BrokenNode:
         """Put bad_link.py between the node network device and its cable."""
         self.start(sys.executable, str(HERE / "bad_link.py"), *options)
 
+    def isolate(self) -> None:
+        """Let the switch pass nothing between the nodes. The head still reaches each of them."""
+        self._is_touched = True
+        for number in range(1, self.cluster.nodes + 1):
+            port = ("ip", "link", "set", f"vnode{number}", "type", "bridge_slave", "isolated")
+            self.cluster.do("exec", *port, "on")
+            self._repairs.append(lambda port=port: self.cluster.do("exec", *port, "off"))  # type: ignore[misc]
+
     def hosts(self, *lines: str) -> None:
         """Give the node a different /etc/hosts."""
         file = self.folder / "hosts"

@@ -89,6 +89,13 @@ def preloaded(*macros: str) -> Break:
     return lambda node, place: node.preload(*[macro.format(**vars(place)) for macro in macros])
 
 
+def old_numpy(node: BrokenNode, place: Place) -> None:
+    """Create a folder with another version of numpy, as `pip install --target` leaves it."""
+    information = Path(place.work, "old", "numpy-1.26.4.dist-info")
+    information.mkdir(parents=True, exist_ok=True)
+    (information / "METADATA").write_text("Name: numpy\nVersion: 1.26.4\n")
+
+
 def linked(*options: str) -> Break:
     """Put a bad link in front of the second node, with these options of bad_link.py."""
     return lambda node, place: node.bad_link(*options)
@@ -144,6 +151,23 @@ for library in {packages}/torch/lib/libgomp*; do mount --bind /dev/null $library
 """
 EMPTY_EXTENSION = """
 for library in {packages}/megatron/core/datasets/*.so; do mount --bind /dev/null $library; done
+"""
+CUT_LIBRARY = """
+head -c 2000 {packages}/torch/lib/libshm.so > {work}/libshm.so
+mount --bind {work}/libshm.so {packages}/torch/lib/libshm.so
+"""
+FULL_HOME = """
+mkdir -p {work}/small
+mount -t tmpfs -o size=1m tmpfs {work}/small
+mkdir {work}/small/up {work}/small/work
+head -c 2m /dev/zero > {work}/small/up/left || true
+options=lowerdir={home},upperdir={work}/small/up,workdir={work}/small/work
+mount -t overlay -o $options overlay {home}
+"""
+"""Files in the home folder can be read, and empty ones created, as with a full quota."""
+TMP_WITHOUT_INODES = """
+mount -t tmpfs -o nr_inodes=2 tmpfs /tmp
+touch /tmp/left
 """
 NO_INODES = """
 mkdir -p /var/tmp/runbook-tests
@@ -640,9 +664,25 @@ NODE_DEFECTS = (
         lambda node, place: node.run(READ_ONLY.format(folder=Path.home())),
     ),
     Defect(
+        "full-home",
+        "home folder that accepts only empty files (full quota)",
+        ("home folder",),
+        ("No space left",),
+        "node2",
+        lambda node, place: node.run(FULL_HOME.format(work=place.work, home=Path.home())),
+    ),
+    Defect(
+        "tmp-inodes",
+        "/tmp without free inodes",
+        ("temporary folder",),
+        ("/tmp", "no inodes"),
+        "node2",
+        on_node(TMP_WITHOUT_INODES),
+    ),
+    Defect(
         "tmp-read-only",
         "/tmp read-only",
-        ("temporary folder", "answers (hosts)"),
+        ("temporary folder",),
         ("/tmp", "Read-only"),
         "node2",
         lambda node, place: node.run(READ_ONLY.format(folder="/tmp")),
@@ -766,9 +806,26 @@ NODE_DEFECTS = (
         on_node(EMPTY_LIBRARY),
     ),
     Defect(
+        "cut-library",
+        "library of torch that was cut short (interrupted copy)",
+        ("complete libraries",),
+        ("torch", "libshm.so"),
+        "node2",
+        on_node(CUT_LIBRARY),
+    ),
+    Defect(
+        "old-numpy",
+        "PYTHONPATH of the shell with an older numpy",
+        ("packages in this shell",),
+        ("numpy 1.26.4",),
+        "",
+        old_numpy,
+        variables={"PYTHONPATH": "{work}/old"},
+    ),
+    Defect(
         "empty-extension",
         "Megatron's compiled helpers empty (broken build)",
-        ("sources of packages",),
+        ("complete libraries",),
         ("megatron-core", "node2"),
         "node2",
         on_node(EMPTY_EXTENSION),
@@ -1199,6 +1256,22 @@ NETWORK_DEFECTS = (
         "node2",
         extra_interface("up"),
         site={SITE_INTERFACE: f"{SITE_INTERFACE}\n    NCCL_SOCKET_IFNAME: ext,eth"},
+    ),
+    Defect(
+        "few-connections",
+        "firewall that allows three connections of a node at a time",
+        ("links between nodes",),
+        ("node2 to node1", "of 32 were opened"),
+        "node2",
+        linked("--connections=3", "--outwards"),
+    ),
+    Defect(
+        "isolated",
+        "switch that passes nothing between the nodes, while the head reaches both",
+        ("answers (hosts)",),
+        ("node2 can be reached from this machine, but not from node1",),
+        "node2",
+        lambda node, place: node.isolate(),
     ),
     Defect(
         "loss",

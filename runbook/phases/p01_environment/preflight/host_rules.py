@@ -195,7 +195,9 @@ def scratch_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return what is wrong if the node's temporary folder is unusable or nearly full."""
     tmpdir = facts["asked"]
     if tmpdir and tmpdir.rstrip("/") != facts["folder"].rstrip("/"):
-        return f"TMPDIR={tmpdir} is not usable here; programs use {facts['folder']} instead"
+        return PhaseMessage.TEMPORARY_FOLDER_ASKED.fill(
+            tmpdir=tmpdir, error=facts.get("asked_error") or "unknown", folder=facts["folder"]
+        )
     if not tmpdir and facts.get("default_error"):
         return PhaseMessage.TEMPORARY_FOLDER_UNWRITABLE.fill(
             error=facts["default_error"], folder=facts["folder"]

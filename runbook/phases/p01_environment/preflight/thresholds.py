@@ -156,6 +156,11 @@ OPEN_MILLISECONDS = Threshold(
     "milliseconds to open a file of Python's packages for the second time",
     "our choice: importing torch opens 4,000 files, which takes 16 s at this speed",
 )
+OPEN_FACTOR = Threshold(
+    4.0,
+    "times as long as on the quickest node",
+    "our choice: nodes with the same path to a file system differ by less",
+)
 PACKET_BYTES = Threshold(
     1280, "bytes of the largest packet (MTU)", "RFC 8200, section 5: every IPv6 link supports it"
 )
