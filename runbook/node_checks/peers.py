@@ -138,7 +138,8 @@ def _listen(address: str, port: int) -> socket.socket:
     server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     server.bind((address, port))
-    server.listen(64)
+    # Several peers may open all their connections at the same time.
+    server.listen(socket.SOMAXCONN)
     return server
 
 
@@ -224,7 +225,11 @@ def _try_peer(name: str, port: int, own_nonce: str) -> Facts:
             facts["stage"] = "large messages"
             facts |= _measure_large(connection)
             facts["stage"] = "many connections"
-            _open_many((str(offer["address"]), int(str(offer["port"]))))
+            try:
+                _open_many((str(offer["address"]), int(str(offer["port"]))))
+            finally:
+                # The peer may end its program now.
+                connection.sendall(_LENGTH.pack(0))
             facts["stage"] = "done"
     except (OSError, EOFError, ValueError) as error:
         facts["error"] = f"{type(error).__name__}: {error}"
@@ -319,7 +324,6 @@ def _measure_large(connection: socket.socket) -> Facts:
         if best >= SUSPECT_BYTES_PER_SECOND:
             break
 
-    connection.sendall(_LENGTH.pack(0))
     sent_again, num_segments = count_segments(connection)
     return {
         "large_bytes": sent,

@@ -30,6 +30,7 @@ def bandwidth(monkeypatch: pytest.MonkeyPatch, slow_chunks: int) -> float:
         server = threading.Thread(target=serve)
         server.start()
         facts = peers._measure_large(near)
+        near.sendall(peers._LENGTH.pack(0))
         server.join()
     return float(str(facts["bytes_per_second"]))
 
@@ -66,3 +67,21 @@ def test_a_peer_that_accepts_few_connections_at_a_time_is_reported_with_their_nu
         assert bool(error) == bool(fault)
     for connection in accepted:
         connection.close()
+
+
+def test_a_peer_serves_until_all_connections_of_its_caller_were_opened(monkeypatch):
+    monkeypatch.setattr(peers, "chosen_address", lambda: "127.0.0.1")
+    monkeypatch.setattr(peers, "LARGE_SECONDS", 0.0)
+    listener = peers.Listener(0)
+    port = listener._door.getsockname()[1]
+    num_served = []
+    open_many = peers._open_many
+
+    def open_and_look(address: tuple[str, int]) -> None:
+        open_many(address)
+        num_served.append(listener.num_served)
+
+    monkeypatch.setattr(peers, "_open_many", open_and_look)
+    facts = peers._try_peer("127.0.0.1", port, own_nonce="0" * len(listener.nonce))
+    assert (facts["stage"], facts["error"]) == ("done", "")
+    assert num_served == [0]

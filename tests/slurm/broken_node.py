@@ -115,6 +115,10 @@ class BrokenNode:
             self.cluster.do("exec", *port, "on")
             self._repairs.append(lambda port=port: self.cluster.do("exec", *port, "off"))  # type: ignore[misc]
 
+    def slow_opens(self, seconds: float) -> None:
+        """Let each open of a file take this long."""
+        self.start(sys.executable, str(HERE / "slow_opens.py"), str(seconds))
+
     def hosts(self, *lines: str) -> None:
         """Give the node a different /etc/hosts."""
         file = self.folder / "hosts"

@@ -806,6 +806,14 @@ NODE_DEFECTS = (
         on_node(EMPTY_LIBRARY),
     ),
     Defect(
+        "slow-opens",
+        "file system that takes 20 ms to open a file, on one node",
+        ("opening files",),
+        ("opening a file takes 2",),
+        "node2",
+        lambda node, place: node.slow_opens(0.02),
+    ),
+    Defect(
         "cut-library",
         "library of torch that was cut short (interrupted copy)",
         ("complete libraries",),
