@@ -35,6 +35,8 @@ QUICK = (
     ("debug-variable", "wait-time"),
     ("left-trainer", "coming-maintenance"),
     ("older-slurm-conf", "bridge"),
+    ("full-home", "cut-library"),
+    ("few-connections", "isolated"),
 )
 """Pairs that take a few seconds each. Their stages come before the ranks start."""
 
