@@ -160,7 +160,7 @@ def _part_text(part: Any) -> str:
 
 
 def show_text(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
-    """Print immediately, in characters supported by the terminal.
+    """Print immediately, using only characters that the terminal supports.
 
     If only ASCII is supported, other characters become `?` instead of causing a traceback.
     """

@@ -55,7 +55,7 @@ class UnusableNodes:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Nodes reserved for some users or for maintenance during some time."""
+    """Nodes reserved for certain users, or for maintenance, for a period of time."""
 
     name: str
     start: float

@@ -84,7 +84,7 @@ _UNPACKERS: dict[bytes, Callable[[IO[bytes]], Any]] = {
     b"BZh": bz2.open,
     b"\x28\xb5\x2f\xfd": _open_zstd,
 }
-"""Functions used to open compressed files, by first bytes."""
+"""Functions used to open compressed files, keyed by the first bytes in the file."""
 
 
 def _damage() -> tuple[type[Exception], ...]:
@@ -98,7 +98,7 @@ def _damage() -> tuple[type[Exception], ...]:
 
 
 def is_binary(head: bytes) -> bool:
-    r"""Return whether these bytes are not text: they contain zeros or many control characters.
+    r"""Return whether these bytes look binary, with null bytes or many control characters.
 
     >>> is_binary(b"iteration 1/ 2 |"), is_binary("é ± 3".encode())
     (False, False)

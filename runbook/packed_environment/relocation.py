@@ -44,8 +44,8 @@ def place_in_archive(path: str, sources: Sequence[PackedSource]) -> PurePosixPat
 def moved_link(entry: PackedEntry, sources: Sequence[PackedSource]) -> str:
     """Return the target to use for a link in the archive.
 
-    A link within its own folder is kept. A link to another packed folder becomes relative, and any
-    other link becomes absolute.
+    A link that stays inside its packed folder is kept. A link to another packed folder becomes
+    relative, and any other link becomes absolute.
     """
     link = entry.file.readlink()
     direct = os.path.normpath(entry.file.parent.resolve() / link)

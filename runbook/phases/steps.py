@@ -45,7 +45,7 @@ class PhaseStep(Generic[Result]):
         self.__signature__ = signature(self).replace(return_annotation=returns)
 
     def __call__(self, open_phase: OpenPhase, *arguments: Any, **options: Any) -> Result:
-        """Do the step for an open phase, with further arguments from the cell."""
+        """Run the step for an open phase. The cell may pass additional arguments."""
         return self.run(*self.takes(open_phase), *arguments, **options)
 
 

@@ -56,7 +56,7 @@ Megatron-LM examples warm up over 0.1 to 1 % of the training.
 """
 LONG_TRAINING_STEPS = 10_000
 MOST_OVERHEAD = 0.10
-"""Saves or evaluations that take more than this share of the time for steps cause a warning.
+"""Warn if saves or evaluations take more than this share of the step time.
 
 Llama 3 and BLOOM report less than 5 % for all overhead.
 """

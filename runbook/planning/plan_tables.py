@@ -390,7 +390,7 @@ def time_table(plan: Plan) -> Table:
 
 
 def time_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
-    """Return the time table as numbers, under names with units; None means unknown."""
+    """Return the times in the table as numbers. Their names state the units, and None means unknown."""
     time = plan.time[phase]
     spec = plan.phases[phase]
     return {

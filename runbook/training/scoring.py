@@ -23,7 +23,7 @@ BATCH_TOKENS = 1024
 
 
 def in_float32(spec: PhasePlan) -> PhasePlan:
-    """Return the plan for the same model in float32, without options only training needs."""
+    """Return the plan for the same model in float32, without the options that only training needs."""
     precision = dataclasses.replace(spec.precision, format="fp32", fp8="none")
     return dataclasses.replace(
         spec,

@@ -106,8 +106,8 @@ def require_unchanged(job_step: JobStep) -> StepStatus:
     step = job_step.step
     status = step.status()
     if status.state is StepState.INPUTS_CHANGED and not _was_submitted_since(job_step):
-        # The training run was extended or its layout changed, so the point where it starts is also
-        # compared.
+        # The training run was extended or its layout changed, so its starting point must be
+        # unchanged, too.
         marker = step.marker()
         if marker and job_step.why_continued():
             step.refuse(outputs_status(step.run_folder, marker))

@@ -36,7 +36,7 @@ DEFAULT_SHARE = 0.01
 DEFAULT_SECONDS = 600.0
 """Smallest default budget, so that even the ladder for a small run gets some time."""
 START_SECONDS = 8.0
-"""Time that a rung needs to start the trainer, and for checks and records.
+"""Time a rung needs to start the trainer, check the results and write records.
 
 This takes 8 s of processor time on two cores, with both ranks working at once for 5 s (AMD EPYC,
 Zen 4, 2026-11-28). With notebooks it took 40 to 50 s.

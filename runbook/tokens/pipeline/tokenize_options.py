@@ -138,7 +138,7 @@ class TokenFiles:
 
     @classmethod
     def existing(cls, prefix: Path) -> TokenFiles:
-        """Return the files for a prefix under the name that exists.
+        """Return the existing files for a prefix, whichever way they are named.
 
         If PREFIX.bin exists, return PREFIX.bin and PREFIX.idx; otherwise PREFIX_text_document.bin
         and .idx.

@@ -120,7 +120,7 @@ def _address(match: re.Match[str], text: Redact, markup: Redact) -> str:
 
 
 def _decoded(text: str) -> bytes | None:
-    """Return the bytes encoded by a base64 text, or None if the text is not base64."""
+    """Decode base64 text, or return None if it is not base64."""
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except ValueError:

@@ -235,7 +235,7 @@ def _node_kind(cluster_wish: ClusterWish, cluster: Cluster) -> tuple[NodeKind, i
 
 
 def _device_choices(name: str) -> list[str]:
-    """Return every device that a name without a memory size can mean.
+    """Return all devices that a name could refer to if it states no memory size.
 
     >>> _device_choices("a100")
     ['A100-SXM4-40GB', 'A100-SXM4-80GB', 'A100-PCIe-40GB', 'A100-PCIe-80GB']

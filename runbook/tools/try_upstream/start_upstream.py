@@ -678,7 +678,7 @@ def _check_end(log: ParsedLog, code: int, errors: list[str]) -> Check:
 
 
 def _check_training(log: ParsedLog) -> Check:
-    """Check that the log reader read every step, and that the loss fits random tokens."""
+    """Check that the log reader read every step, and that the loss is what random tokens should give."""
     losses = [record.loss for record in log.records if record.loss is not None]
     # The fp16 loss scale caused the step to be skipped
     skipped = sum("all_skipped" in record.states for record in log.records)

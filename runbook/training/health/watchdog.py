@@ -307,7 +307,7 @@ class Watchdog:
     def _raise_timeouts(self, limit: float) -> None:
         """Raise the timeout for the process groups if steps take a long time.
 
-        The groups must not end a rank before the watchdog does.
+        The groups must not abort a rank before the watchdog does.
         """
         unmeasured = UNMEASURED_SHARE * self._limits.timeout
         if self._reports and limit > HANG_SHARE * self._timeout and limit != unmeasured:

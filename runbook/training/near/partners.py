@@ -63,7 +63,7 @@ class NodeMap:
         return ring[(index + 1) % len(ring)], ring[index - 1]
 
     def holder(self, rank: int, node: int) -> int:
-        """Return the rank at the same position on `node`, which reads the state of `rank` there."""
+        """Return which rank on `node` reads the state of `rank`: the one at the same position."""
         return self.ranks_on(node)[self.place(rank)]
 
 

@@ -306,7 +306,7 @@ def _network(site: Site, nodes: Answers) -> Lesson | Gap:
 
 
 def _places(values: Mapping[str, object]) -> str:
-    """Return the names of the first three nodes that answered, and the number of further nodes."""
+    """Return the names of the first three nodes that answered, and how many more there are."""
     names = list(values)
     first_names = ", ".join(names[:3])
     if len(names) <= 3:

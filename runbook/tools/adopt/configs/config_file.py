@@ -238,7 +238,7 @@ class _Reader:
         value: Any,
         line: int,
     ) -> ConfigValue:
-        """Return a value in a form that can be shown."""
+        """Return a value as text that can be shown to the user."""
         self._count(0, name)
         self.values += 1
         if self.values > _MOST_VALUES:

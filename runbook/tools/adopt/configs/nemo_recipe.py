@@ -130,7 +130,7 @@ def _take_recipe_defaults(values: Values, findings: Findings) -> None:
 
 
 def _take_eight_bits(values: Values, findings: Findings) -> None:
-    """Adopt the 8-bit scaling for a mixed precision such as `bf16_with_fp8_mixed`."""
+    """Adopt the 8-bit scaling from a precision setting such as `bf16_with_fp8_mixed`."""
     precision = text(values, "trainer.plugins._target_")
     for sign, scaling in _EIGHT_BITS.items():
         if sign in precision:

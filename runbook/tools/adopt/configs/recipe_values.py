@@ -94,7 +94,7 @@ class HeldConfig:
 Bindings = Mapping[str, Sequence[HeldConfig]]
 """The configurations that each variable may hold.
 
-There are several if a branch decides which.
+A variable may hold several if it is set in different branches.
 """
 Follow = Callable[[ast.Call], Sequence[HeldConfig] | None]
 """Reads the function run by a call, and returns its result."""
