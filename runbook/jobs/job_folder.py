@@ -310,7 +310,28 @@ def read_end(folder: JobFolder, job_id: str) -> JobStatus | None:
     reason = read_text(folder.reason).strip() or JobReason.EXIT_CODE.fill(code=code)
     status = status_by_files(folder, job_id, state, reason)
     signal = _read_signal(folder, code) if state is JobState.FAILED else None
-    return replace(status, exit_code=code, ended=folder.exit_code.stat().st_mtime, signal=signal)
+    return replace(status, exit_code=code, ended=_exit_time(folder), signal=signal)
+
+
+COPIED_SECONDS = 300.0
+"""A file whose modification time differs by more from the time in it was copied.
+
+File servers' clocks may differ from the node's by less.
+"""
+
+
+def _exit_time(folder: JobFolder) -> float:
+    """Return when the exit code was written, or the last heartbeat if the folder was copied.
+
+    A copy gets new modification times, so a job of a minute seemed to have run until the copy.
+    """
+    written = folder.exit_code.stat().st_mtime
+    start = read_started(folder)
+    if start is None or not folder.heartbeat.exists():
+        return written
+    if abs(folder.started.stat().st_mtime - start.time) < COPIED_SECONDS:
+        return written
+    return last_seen(folder) or written
 
 
 def _end_state(folder: JobFolder, code: int) -> JobState:

@@ -120,6 +120,17 @@ def test_an_exit_code_counts_more_than_everything_else(code, state, job):
     assert before <= status.ended <= time.time()
 
 
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_a_copied_job_ended_when_it_did_and_not_when_it_was_copied(is_copied, job):
+    """A copy has new modification times: a job of half a minute was shown with nine minutes."""
+    job.started(boot_id=OTHER_BOOT).exit_code(0)
+    job.folder.heartbeat.write_text(f"1030 1 {OTHER_BOOT}\n")
+    os.utime(job.folder.exit_code, (2000, 2000))
+    copied_at = 2000 if is_copied else 1000
+    os.utime(job.folder.started, (copied_at, copied_at))
+    assert job.status.ended == (1030 if is_copied else 2000)
+
+
 def test_markers_say_why_a_job_ended_but_a_finished_one_is_done(job):
     job.started().exit_code(75)
     job.folder.timed_out.touch()
