@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from runbook.core import quantities
-from runbook.core.checks import Check, judge
+from runbook.core.checks import Check, counted, judge
 from runbook.core.errors import RecordError
 from runbook.core.table import Row, Table
 from runbook.core.units import show_change
@@ -54,6 +54,7 @@ class RunFacts:
     summary: Summary
     history: History
     account: WallTime | None
+    planned_iterations: int
     scores: Mapping[str, float] = field(default_factory=dict)
     """Scores that 06-evaluation measured for the trained weights."""
 
@@ -106,6 +107,7 @@ def read_run(folder: Path, phase: str = FULL) -> RunFacts:
         ),
         history=history,
         account=account_wall_time(history, validation, events),
+        planned_iterations=spec.duration.iterations,
         # Only the training phase has scores, because its weights are evaluated.
         scores={} if is_smoke else _read_scores(folder),
     )
@@ -158,7 +160,7 @@ def compare_runs(runs: Sequence[RunFacts], tolerance: Tolerance | None = None) -
     if len(runs) < 2:
         raise RecordError(ResultMessage.TOO_FEW_RUNS, number_of_runs=len(runs))
     base = runs[0]
-    checks: list[Check] = []
+    checks = [_finished_check(run) for run in runs if not is_finished(run)]
     for run in runs[1:]:
         checks.extend(_checks(base, run, tolerance or Tolerance()))
     parameters = [run.parameters for run in runs]
@@ -168,6 +170,22 @@ def compare_runs(runs: Sequence[RunFacts], tolerance: Tolerance | None = None) -
         metrics=_metrics(runs),
         environment=_differences("Environment that differs", runs, environments, "records/*.json"),
         checks=tuple(checks),
+    )
+
+
+def is_finished(run: RunFacts) -> bool:
+    """Return whether a run has reached its planned last iteration."""
+    return run.summary.last_iteration >= run.planned_iterations
+
+
+def _finished_check(run: RunFacts) -> Check:
+    """Check that a run is finished; its results otherwise change, which is a warning."""
+    return judge(
+        f"{run.name}: finished",
+        is_finished(run),
+        f"{run.summary.last_iteration:,} of {counted(run.planned_iterations, 'iteration')}",
+        "the training is finished, so its results are final",
+        otherwise="warn",
     )
 
 

@@ -116,6 +116,19 @@ def test_a_longer_run_is_compared_where_both_have_been(make, run_folder, spec, t
     assert whole.summary.last_loss < read_run(short).summary.last_loss
 
 
+def test_a_run_that_is_not_finished_is_warned_of(run_folder, tmp_path):
+    """A run of half of its steps passed a comparison, and nothing said so."""
+    run_folder("half")
+    path = tmp_path / "half" / "plan.json"
+    content = json.loads(path.read_text())
+    content["phases"]["04-training"]["duration"]["iterations"] = 200
+    path.write_text(json.dumps(content))
+    found = compare_runs([run_folder("whole"), read_run(path.parent)])
+    (warned,) = [check for check in found.checks if check.verdict == "warn"]
+    assert (warned.name, warned.value) == ("half: finished", "100 of 200 iterations")
+    assert found.passed
+
+
 def test_one_run_is_no_comparison(run_folder):
     with refuses(RecordError, ResultMessage.TOO_FEW_RUNS, number_of_runs=1):
         compare_runs([run_folder("a")])
