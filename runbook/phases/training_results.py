@@ -334,7 +334,8 @@ def headline(training: TrainingResults, rates: Rates) -> list[tuple[str, str, st
         of_plan = ""
 
     per_device = f"{show_quantity('', speed / summary.world_size)} per device"
-    if seconds:
+    is_finished = summary.last_iteration >= training.phase_plan.duration.iterations
+    if seconds and is_finished:
         against = f"{account.wall_seconds / seconds:.3g} x the planned {show_duration(seconds)}; "
     else:
         against = ""
@@ -347,7 +348,11 @@ def headline(training: TrainingResults, rates: Rates) -> list[tuple[str, str, st
     else:
         cost = (spent, "no price is known")
 
-    tokens = f"{summary.consumed_tokens:,} tokens in {counted(summary.last_iteration, 'step')}"
+    steps = counted(summary.last_iteration, "step")
+    if not is_finished:
+        planned_steps = counted(training.phase_plan.duration.iterations, "step")
+        steps = f"{summary.last_iteration:,} of {planned_steps}"
+    tokens = f"{summary.consumed_tokens:,} tokens in {steps}"
     devices = spans_text(training.history) or counted(summary.world_size, "device")
     happened = {
         "checkpoint": len(events_named(training.events, "saved")),
@@ -453,6 +458,12 @@ def _step_reason(training: TrainingResults) -> str:
 
 
 def _wall_reason(training: TrainingResults) -> str:
+    so_far = ""
+    planned = training.phase_plan.duration.iterations
+    if training.summary.last_iteration < planned:
+        last = training.summary.last_iteration
+        so_far = f"not finished, {last:,} of {counted(planned, 'step')}; "
+
     seconds_of_parts: Mapping[str, float] = {}
     if training.account:
         seconds_of_parts = training.account.parts
@@ -464,10 +475,10 @@ def _wall_reason(training: TrainingResults) -> str:
             shares.append((name, share))
 
     if not shares:
-        return "the steps themselves: see step time"
+        return f"{so_far}the steps themselves: see step time"
     shares.sort(key=lambda pair: -pair[1])
     share_texts = ", ".join(f"{name} {share:.0%}" for name, share in shares)
-    return f"of the wall time: {share_texts}"
+    return f"{so_far}of the wall time: {share_texts}"
 
 
 def device_rates(settings: Settings, phase: str = FULL) -> Rates:

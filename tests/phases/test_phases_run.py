@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from recorded_run import write_recorded_run
 from suite.messages import containing, refuses
 from suite.tables import table_rows
 from toy_run import FakeScheduler, launch_jobs, open_run, write_metrics
@@ -12,7 +13,7 @@ from toy_run import FakeScheduler, launch_jobs, open_run, write_metrics
 from runbook.core.checks import Check
 from runbook.core.errors import JobError, ParamsError, RecordError
 from runbook.jobs.job_folder import JobState
-from runbook.phases import phase_end, run_report
+from runbook.phases import phase_end, run_report, training_results
 from runbook.phases.job_control import continuation
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.phase_steps import FULL_TRAINING, TOKENIZE
@@ -22,8 +23,10 @@ from runbook.plan_file.phase_names import EVALUATION, FULL, PHASES
 from runbook.records.messages import RecordMessage
 from runbook.records.pages.notebook_page import write_html
 from runbook.records.run_state import OUTDATED, read_run
+from runbook.results.wall_time import Rates
 from runbook.runs import status
 from runbook.runs.messages import RunMessage
+from runbook.runs.run_files import read_plan_file
 from runbook.runs.step import StepState, write_mark
 
 PHASE = "01-environment"
@@ -126,6 +129,23 @@ def test_a_training_is_outdated_once_its_plan_or_data_has_changed(runs, changed)
         write_mark(opened.folder, TOKENIZE, 1, "def", [tokens])
     assert phase_of(opened, FULL).state == OUTDATED
     assert read_run(opened.folder).state == OUTDATED
+
+
+@pytest.mark.parametrize(("iterations", "shown"), [(12, "12 of 24 steps"), (24, "24 steps")])
+def test_a_report_of_half_a_training_does_not_compare_its_time_with_the_whole(
+    runs, iterations, shown
+):
+    folder = write_recorded_run(runs)
+    path = folder / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    kept = [json.dumps(row) for row in rows if row["iteration"] <= iterations]
+    path.write_text("\n".join(kept) + "\n")
+    training = training_results.read_results(folder, read_plan_file(folder), FULL)
+    tiles = {name: text for name, _, text in training_results.headline(training, Rates())}
+    assert tiles["Model"].endswith(f" in {shown}")
+    assert ("the planned" in tiles["Time"]) == (iterations == 24)
+    remarks = {row["what"]: row["remark"] for row in training_results.plan_versus_actual(training)}
+    assert (shown in remarks["wall time (s)"]) == (iterations == 12)
 
 
 def phase_of(open_phase, phase: str):
