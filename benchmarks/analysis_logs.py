@@ -1,4 +1,4 @@
-"""Speed and memory of `runbook logs FILE --json`: one million iteration lines of each program.
+"""Speed and memory of `runbook logs FILE --json` for a million iteration lines from each program.
 
     python -m benchmarks.analysis_logs [--lines 1000000] [--formats NAME...] [--folder DIR] [--json FILE]
 

@@ -1,17 +1,17 @@
-"""The cost of a training run's control plane with thousands of stand-in ranks, on this machine.
+"""Measures what the training control plane costs with thousands of stand-in ranks on this machine.
 
-The stand-in ranks call the trainer's own modules.
+The stand-in ranks call the real trainer modules.
 
     python -m benchmarks.control_plane [RANKS ...] [--json FILE]
 
 Each stand-in rank has a watchdog, a heartbeat and a report, but no model and no thread. The
 benchmark calls their checks one after the other: the ranks see a simulated clock, and the cost is
-measured on the real clock. The benchmark counts metadata operations of the file system (open, stat,
-rename, unlink, mkdir, listing) with Python's audit hook, and with wrappers, because a stat raises
-no audit event. It counts the operations in the job folder separately from those in the machine's
-own memory (/dev/shm, /proc). It also counts the bytes of the files, the processor seconds of rank
-0, and memory. The real rank.sh runs under strace. Python's imports and the shards themselves are
-not counted, because every rank needs them even without a control plane.
+measured on the real clock. The benchmark counts file system metadata operations (open, stat,
+rename, unlink, mkdir, listing) with a Python audit hook, and with wrappers, because a stat raises
+no audit event. It counts operations in the job folder separately from those in local memory
+(/dev/shm, /proc). It also counts bytes in files, CPU seconds on rank 0, and memory. The real
+rank.sh runs under strace. Python imports and the shards themselves are not counted, because every
+rank needs them even without a control plane.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ RANKS_PER_MACHINE = 8
 STEP_SECONDS = 1.0  # shorter than a step of any large training run
 SAVE_SECONDS = 1200.0  # between two saves
 SCRIPT_OPERATIONS = 2 + 2 / 5 + 0.5
-"""Metadata operations of the job's scripts per second: job.sh looks for two files each second and
-renames its heartbeat every five, and rank 0's rank.sh looks for `stop` every two seconds;
+"""Metadata operations per second in the job scripts: job.sh looks for two files each second and
+renames its heartbeat every five, and rank.sh on rank 0 looks for `stop` every two seconds;
 `rank_script_operations` measures the latter.
 """
 GROUPS = 25  # process groups of a rank, as megatron-core creates them
@@ -126,7 +126,7 @@ OPERATIONS = Operations()
 
 
 class StandInStore:
-    """The ranks' store, which is in the memory of rank 0's process, not in a file."""
+    """The store that ranks share. It is in the memory of rank 0, not in a file."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -252,9 +252,9 @@ class ControlPlane:
         }
 
     def save(self) -> dict[str, Any]:
-        """Perform rank 0's part of a save.
+        """Do what rank 0 does in a save.
 
-        Rank 0 creates the folder, writes metadata with a checksum of each rank's file, renames the
+        Rank 0 creates the folder, writes metadata with a checksum for each rank file, renames the
         folder, and writes the tracker.
         """
         root = self.folder / "checkpoints"

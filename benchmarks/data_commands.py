@@ -47,7 +47,7 @@ class Run:
 def ours(inputs: list[Path], prefix: Path, workers: int, encoder: str = "auto") -> list[str]:
     """Return the command `runbook data tokenize`.
 
-    It treats a literal end-of-text token as Megatron's tool does.
+    It treats a literal end-of-text token as the Megatron tool does.
     """
     words = [
         sys.executable,
@@ -107,7 +107,7 @@ class Megatron:
         return [*self._words("preprocess_data.py", source, prefix), "--workers", str(workers)]
 
     def fast(self, source: Path, prefix: Path) -> list[str]:
-        """Return the command of Megatron-LM's newest tool, which uses gigatoken."""
+        """Return the command for the newest Megatron-LM tool, which uses gigatoken."""
         return [*self._words("preprocess_data_fast.py", source, prefix), "--use-gigatoken"]
 
     def _words(self, tool: str, source: Path, prefix: Path) -> list[str]:

@@ -23,7 +23,7 @@ COINED_SHARE = 0.05
 
 
 def prose(limit: int) -> Iterator[str]:
-    """Yield documents of four to forty paragraphs of the shipped corpus, with invented words among them."""
+    """Yield documents with four to forty paragraphs from the shipped corpus and invented words."""
     from backports import zstd
 
     corpus = Path(__file__).parents[1] / "runbook" / "tokens" / "corpus"
@@ -84,7 +84,7 @@ def code(limit: int) -> Iterator[str]:
 
 
 def own(file: Path, limit: int) -> Iterator[str]:
-    """Yield the first documents of a file of JSON lines."""
+    """Yield the first documents in a JSON Lines file."""
     made = 0
     with file.open("rb") as lines:
         for line in lines:

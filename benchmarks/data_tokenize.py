@@ -7,8 +7,8 @@ two workers.
                                        [--rounds 5] [--slow-rounds 1] [--folder DIR] [--json FILE]
 
 CHECKOUT is a clone of NVIDIA/Megatron-LM; PYTHON is an interpreter that can import it (torch,
-transformers, triton; gigatoken for its fast tool). Without CHECKOUT, Hugging Face's tokenizers,
-which Megatron's tool calls, are measured with our own reader. If gigatoken and awkward are
+transformers, triton; gigatoken for its fast tool). Without CHECKOUT, the Hugging Face tokenizers,
+which the Megatron tool calls, are measured with our own reader. If gigatoken and awkward are
 installed here, gigatoken is measured as well. It has a minimal writer around it
 (`benchmarks.gigatoken_writer`), and is bound to one core, as our command is. Every measured command
 is a separate process, timed from its start to its end with its imports. Commands alternate, so that
@@ -102,7 +102,7 @@ def has_gigatoken() -> bool:
 def rows(
     folder: Path, megatron: Megatron | None
 ) -> dict[str, tuple[list[str], Path, dict[str, Any]]]:
-    """Return the commands of each round, and the output prefix of each."""
+    """Return the commands to run in each round, with their output prefixes."""
     whole = folder / "whole.jsonl"
     packed = data_corpus.parts(folder)
     out = folder.parent / "out"
@@ -137,7 +137,7 @@ def rows(
 def slow_rows(
     folder: Path, megatron: Megatron
 ) -> dict[str, tuple[list[str], Path, dict[str, Any]]]:
-    """Return the commands of Megatron's slow tool, which takes minutes."""
+    """Return the commands for the slow Megatron tool, which takes minutes."""
     whole = folder / "whole.jsonl"
     out = folder.parent / "out"
     return {

@@ -41,7 +41,7 @@ RIVALS = {
 }
 STEPS = 5
 LEFT_OUT = 2
-"""Number of steps per turn (`STEPS`), and how many of them, at the start, are not counted."""
+"""Steps per turn (`STEPS`), and how many of the first are left out."""
 
 
 def main() -> None:
@@ -92,7 +92,7 @@ def agree(zygote: Zygote, root: Path) -> None:
 
 
 def speed(zygote: Zygote, root: Path, rounds: int, copies: int, precision: str) -> None:
-    """Measure the tokens per second of each engine: the median over the rounds of the median over a turn's steps."""
+    """Measure tokens/s for each engine: the median step per turn, then the median over rounds."""
     seen: dict[str, list[float]] = {name: [] for name in RIVALS}
     for _ in range(rounds):
         for name, options in RIVALS.items():

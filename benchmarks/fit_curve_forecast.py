@@ -39,7 +39,7 @@ FOLDER = Path(__file__).parent / "forecast"
 SHARES_FITTED = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Fractions of the steps at which each curve is cut for the fit."""
 REPETITIONS_FITTED = 4
-"""Maximum number of repetitions of one recipe that the fit uses."""
+"""Maximum number of repetitions per recipe to use in the fit."""
 DIGITS = 5
 
 
@@ -65,12 +65,12 @@ class Curve:
 
     @property
     def size(self) -> str:
-        """The size of the model: the first part of an OLMo run's name, as in olmo/1B-10xC-cosine."""
+        """Model size: the first part of an OLMo run name, as in olmo/1B-10xC-cosine."""
         return self.folder.partition("/")[2].partition("-")[0]
 
     @property
     def schedule(self) -> str:
-        """The schedule of an OLMo run."""
+        """The schedule used in an OLMo run."""
         return self.folder.rpartition("-")[2]
 
     def cut(self, share: float) -> "Cut | None":
@@ -110,7 +110,7 @@ class Family:
 
     @property
     def path(self) -> Path:
-        """Path of the table of curves."""
+        """Path to the table with curves."""
         return FOLDER / self.table
 
 

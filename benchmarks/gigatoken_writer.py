@@ -39,7 +39,7 @@ def blocks(path: Path) -> Iterator[bytes]:
 
 
 def main() -> None:
-    """Tokenize with GPT-2's vocabulary, and write an end-of-document token after each text."""
+    """Tokenize with the GPT-2 vocabulary, and write an end-of-document token after each text."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

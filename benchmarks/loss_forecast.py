@@ -4,10 +4,10 @@
 
 There are two protocols. `parts` fits the runs below a threshold of compute and forecasts those
 above it, as marked in the tables. `rolling` fits the smallest 50, 65 and 80% of all runs by
-compute, and forecasts the others. Next to each result is that of a plain fit of E + A/N^a + B/D^b,
+compute, and forecasts the others. Next to each result is one from fitting plain E + A/N^a + B/D^b,
 without weights, penalties, vote or correction.
 
-Then each ladder of ladders_corpus.csv and ladders_blind.csv forecasts its run. The line through the
+Then each ladder in ladders_corpus.csv and ladders_blind.csv forecasts its run. The line through the
 rungs was chosen with the first table, before the second existed. If you pass two tables of your
 own, only these are measured.
 """
@@ -74,7 +74,7 @@ def plain_errors(split: Split) -> Array:
 
 
 def measure(split: Split) -> str:
-    """Return one row of the table of results."""
+    """Return one row for the results table."""
     start = time.perf_counter()
     forecasts = forecast_final_losses(split.fitted, split.targets)
     seconds = time.perf_counter() - start

@@ -2,9 +2,9 @@
 
     python -m benchmarks.memory_against_plan [--all | --deepspeed]
 
-Each row trains a few steps on mock data with the project's own trainer. It prints the plan's bytes
-next to the peak resident memory of the fullest rank (metrics.jsonl), and the plan's step time,
-corrected by the median of steps 2 to 5, next to the median of the later steps. Run it on an idle
+Each row trains a few steps on mock data with the project's own trainer. It prints the planned bytes
+next to the peak resident memory on the fullest rank (metrics.jsonl), and the planned step time,
+corrected by the median over steps 2 to 5, next to the median over later steps. Run it on an idle
 machine.
 """
 

@@ -134,7 +134,7 @@ class Watcher:
 def watching(toy: Toy, steps: int) -> tuple[list[float], list[float], int, float]:
     """Return the median step times of the turns without and with a watcher.
 
-    Also return the number of pictures, and the share of a core that they took.
+    Also return how many pictures were drawn, and the share of a core used to draw them.
     """
     folder = toy.root / "papermill" / "local"
     code = "from runbook.phases.p04_training import phase as phase\n"
@@ -175,7 +175,7 @@ def watching(toy: Toy, steps: int) -> tuple[list[float], list[float], int, float
 
 
 def view_of(folder: Path) -> LiveView:
-    """Return the live view of a run's training without opening any of its records."""
+    """Return the live view that a run has of its training, but without opening any records."""
     from runbook import params
     from runbook.phases.job_control.live_view import LiveView
     from runbook.runs.this_machine import make_plan_here
@@ -189,7 +189,7 @@ def view_of(folder: Path) -> LiveView:
 
 
 def look(folder: Path, times: int = 200) -> dict[str, float]:
-    """Print the CPU seconds of one look at a run's training."""
+    """Print the CPU seconds needed for one look at a training run."""
     from runbook.jobs.job_folder import latest_job_folder
     from runbook.runs.status import scheduler_of
 

@@ -1,16 +1,16 @@
-"""Errors of predicted speeds after a few speeds of the same system were measured.
+"""Errors in predicted speeds once a few speeds on the same system have been measured.
 
     python -m benchmarks.predict_after_measurement [--fit]
 
-Each row of a source is predicted from a few random other rows of the same source, accelerator,
-number format and program, which are taken for the user's measurements. All rows are predicted by
-coefficients that were fitted without their source, or are the first prediction of a blind test, as
-for a user whose system is in no table. The plain ratio multiplies all steps by the median of
-measured to predicted step time.
+Each row is predicted from a few random other rows with the same source, accelerator, number format
+and program, which stand in for a user's measurements. All rows are predicted by coefficients that
+were fitted without their source, or are the first prediction of a blind test, as for a user whose
+system is in no table. The plain ratio multiplies all steps by the median of measured to predicted
+step time.
 
-With --fit, the spreads of `runbook.planning.cost.measured_steps` are fitted again, by the
-likelihood of each row's error given that of one other row. They are also fitted without each sixth
-of the sources in turn; the errors of these sources are printed, too.
+With --fit, the spreads in `runbook.planning.cost.measured_steps` are fitted again, by the
+likelihood of the error in each row given the error in one other row. They are also fitted with each
+sixth of the sources left out in turn; the errors for these sources are printed, too.
 """
 
 import argparse
@@ -38,12 +38,12 @@ from runbook.planning.cost.measured_steps import (
 from runbook.tools.speed.intervals import NODE_COUNTS, half_width
 
 LEAST_ROWS = 7
-"""Rows of smaller systems are not judged, so that all numbers of measurements have the same rows.
+"""Smaller systems are left out, to judge the same rows with every number of measurements.
 """
 COUNTS = (0, 1, 3, 5)
 """Numbers of measurements."""
 DRAWS = 4
-"""Number of random choices of measurements for each row."""
+"""How often to choose random measurements for each row."""
 SIXTHS = 6
 CHOSEN = ("nodes",)
 """The spreads that are not fitted."""
@@ -63,7 +63,7 @@ class KnownStep:
 
     @property
     def devices(self) -> int:
-        """The number of devices of the row."""
+        """Number of devices in this row."""
         assert self.row.setup is not None
         return self.row.setup.layout.world_size
 
@@ -233,7 +233,7 @@ def _judged(one: KnownStep, measured: Sequence[KnownStep], spreads: Spreads) -> 
 
 
 def by_kind(judged: Sequence[Judged]) -> dict[str, list[Judged]]:
-    """Return all rows, those of the fit's tables, and those of blind tests."""
+    """Return all rows, those from tables used in the fit, and those from blind tests."""
     return {
         "all": list(judged),
         "source left out of the fit": [one for one in judged if not one.known.is_blind],
@@ -259,9 +259,9 @@ def show(title: str, judged: Sequence[Judged]) -> None:
 
 
 def fit(steps: Sequence[KnownStep], rounds: int = 40) -> Spreads:
-    """Fit the logarithms of the spreads by the likelihood of pairs, one at a time.
+    """Fit the logarithms of the spreads one at a time, by the likelihood of pairs.
 
-    A source counts as the square root of its number of rows.
+    A source with n rows counts as the square root of n.
     """
     chance = random.Random(3)
     pairs = []
@@ -308,7 +308,7 @@ def _moved(spreads: Spreads, name: str, step: float) -> Spreads:
 
 
 class _PairLikelihood:
-    """The mean logarithm of the likelihood of each row's error, given that of one other row."""
+    """Mean log-likelihood of the error in each row, given the error in one other row."""
 
     def __init__(
         self, pairs: Sequence[tuple[KnownStep, KnownStep]], weights: numpy.ndarray

@@ -1,4 +1,4 @@
-"""Errors of predicted speeds, by source, by accelerator family, and with sources held out.
+"""Errors in predicted speeds, by source, by accelerator family, and with sources held out.
 
     python -m benchmarks.predict_cross_validation [TABLE.csv ...] [--fit] [--rows]
 
@@ -6,13 +6,13 @@ Without --fit, the coefficients in use are evaluated, and the errors of left-out
 --fit wrote are shown.
 
 With --fit, the coefficients are fitted again and printed. The fit uses damped least squares on
-logarithms: a stated width pulls each coefficient to its start, and a source's weight is the root of
-its number of rows. One source has hundreds of step times. The fit uses only `THINNED` of these
-rows, and therefore finishes in five minutes. The fit is judged by leaving out one source after the
-other, and then one family of devices after the other: each row is predicted with coefficients that
-were fitted without its source, or without its family. These errors are written to
-left_out_errors.csv, from which `intervals` computes the intervals of `plan --predict`. A row
-without a prediction counts as a miss of 100 %.
+logarithms: a stated width pulls each coefficient to its start, and a source with n rows has a
+weight of sqrt(n). One source has hundreds of step times. The fit uses only `THINNED` of these rows,
+and therefore finishes in five minutes. The fit is judged by leaving out one source after the other,
+and then one family of devices after the other: each row is predicted with coefficients that were
+fitted without its source, or without its family. These errors are written to left_out_errors.csv,
+from which `intervals` computes the intervals of `plan --predict`. A row without a prediction counts
+as a miss of 100 %.
 """
 
 from __future__ import annotations
@@ -57,25 +57,26 @@ NEVER_FITTED = "benchmarks/mlperf_left_out.csv"
 the model's form was fixed, and it is never fitted.
 """
 BLIND = "benchmarks/blind_results.csv"
-"""Whole tables of eleven public projects and MLPerf results of eleven submitters. They were written
-down on 2026-11-28, before they were predicted for the first time, and have been in the fit since
-2026-11-29. docs/measurements/predicted-speed.md has the errors of that first prediction.
+"""Whole tables from eleven public projects, and MLPerf results from eleven submitters. They were
+written down on 2026-11-28, before they were predicted for the first time, and have been in the fit
+since 2026-11-29. docs/measurements/predicted-speed.md has the errors of that first prediction.
 """
 SECOND_BLIND = "benchmarks/second_blind_results.csv"
-"""Whole tables of six more projects, written down on 2026-11-29 before they were predicted. They
+"""Whole tables from six more projects, written down on 2026-11-29 before they were predicted. They
 are used in no fit.
 """
 THIRD_BLIND = "benchmarks/third_blind_results.csv"
-"""Tables of seven more projects, and near-twins of the first blind set. They are used in no fit."""
+"""Tables from seven more projects, and near-twins of rows in the first blind set. They are used in
+no fit."""
 FOURTH_BLIND = "benchmarks/fourth_blind_results.csv"
-"""Tables of ten more projects, for devices and programs that the fit mostly does not know. They are
-used in no fit.
+"""Tables from ten more projects, for devices and programs that the fit mostly does not know. They
+are used in no fit.
 """
 LEFT_OUT_ERRORS = Path(__file__).parent / "left_out_errors.csv"
 """The errors that --fit measures on rows whose source or family is left out of the fit."""
 BLIND_ERRORS = Path(__file__).parent / "blind_errors.csv"
-"""Errors of the second to fourth blind sets, measured before anyone looked for the causes of the
-third and fourth sets' errors.
+"""Errors on the second to fourth blind sets, measured before anyone looked for what caused the
+errors on the third and fourth.
 
 Near-twins are left out. From these errors, the intervals learn how far off predictions are for
 programs and machines that the fit never saw.
@@ -83,7 +84,7 @@ programs and machines that the fit never saw.
 STEP_TIMES = "a100_step_times.csv"
 """Step times of VIA-Research/vTrain (f8dda8473a48).
 
-Its rows on one node are the output of vTrain's simulator, although its data folder calls them
+The rows on one node are output from the vTrain simulator, although the data folder calls them
 measured: tests/planning/test_simulated_steps.py proves it. They are sums of kernel times that were
 profiled once on an A100. The fit keeps them, because leaving them out does not reduce the errors of
 other left-out sources (docs/measurements/predicted-speed.md).
@@ -91,27 +92,27 @@ other left-out sources (docs/measurements/predicted-speed.md).
 COVERAGE = 0.8
 """The fraction of rows that an interval should contain."""
 NEW_SOURCE = 1.0
-"""How much an interval is widened for a new source: 1 is sure to contain 80 % of a new source's
-rows (arXiv:1809.07441), and 0 contains fewer. docs/plan.md says how many of the left-out rows the
+"""How much to widen an interval for a new source: 1 is sure to contain 80 % of the rows from a new
+source (arXiv:1809.07441), and 0 contains fewer. docs/plan.md says how many of the left-out rows the
 interval contains.
 """
 SHRINKAGE = 3.0
-"""The number of sources at which a family's own sources count as much as all families together."""
+"""Number of sources a family needs for them to count as much as all families together."""
 SOURCE_WEIGHT = 1.0
 """A row is weighted by n^-SOURCE_WEIGHT if its source has n rows, so that all sources have the same
 weight. The next row to predict comes from a new source, and the errors of one source are alike.
 """
 LEAST_ROWS = 9
 LEAST_SOURCES = 3
-"""A family with fewer rows or sources in a class of node counts gets the interval of all rows in
-that class.
+"""A family with fewer rows or sources in a node-count class gets the interval for all rows in that
+class.
 """
 SLOPES_HOLD = 4
-"""Number of rounds of a fit that reuse the same slopes, because computing slopes takes most of its
-time.
+"""Number of rounds in a fit that reuse the same slopes, because most of the time goes into
+computing slopes.
 """
 THINNED = 70
-"""Number of rows that a fit uses from a source with more than twice as many, because rows of one
+"""Number of rows to use in a fit from a source with more than twice as many, because rows from one
 source are nearly alike.
 """
 WIDTH = {
@@ -212,7 +213,7 @@ class Known:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether vTrain's simulator computed the row's speed, which was never measured."""
+        """Whether the speed was computed by the vTrain simulator, and never measured."""
         return self.name.startswith(f"{STEP_TIMES}:") and self.nodes == "one node"
 
 
@@ -312,7 +313,7 @@ def source_of(text: str) -> str:
 
 
 def predicted(row: Known, coefficients: Coefficients) -> float:
-    """Return the predicted speed of a row in the unit of its measured speed."""
+    """Return the predicted speed for a row, in the same unit as the measured speed."""
     setup = row.setup
     assert setup is not None
     step = iteration(setup, coefficients)
@@ -345,8 +346,8 @@ def fit(
     usable = fitted_rows(rows)
     counts = Counter(row.source for row in rows if row.setup)
     kept = Counter(row.source for row in usable)
-    # A source is weighted by the square root of its number of rows, even if the fit uses only some
-    # of them.
+    # A source is weighted by the square root of its row count, even if only some rows are used in
+    # the fit.
     weights = numpy.array([counts[row.source] ** 0.5 / kept[row.source] for row in usable])
     weights *= len(usable) / weights.sum()
     names = list(flat(START))
@@ -397,7 +398,7 @@ def residuals(rows: Sequence[Known], moves: numpy.ndarray) -> numpy.ndarray:
 def slopes_at(rows: Sequence[Known], moves: numpy.ndarray) -> numpy.ndarray:
     """Return how each residual changes with each shift.
 
-    A family's share moves only that family's rows.
+    The share for a family moves only the rows in that family.
     """
     now = residuals(rows, moves)
     columns = []
@@ -453,7 +454,7 @@ def thinned(rows: Sequence[Known]) -> list[Known]:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """The error of a row that is left out of the fit."""
+    """The error on a row that is left out of the fit."""
 
     row: Known
     by: str
@@ -467,7 +468,7 @@ class LeftOut:
 
     @cached_property
     def score(self) -> float:
-        """The error's logarithm relative to the row's uncertainty."""
+        """Logarithm of the error, relative to the uncertainty for the row."""
         assert self.row.setup is not None
         return self.logarithm / uncertainty(self.row.setup)
 
@@ -583,7 +584,7 @@ def _conformal(left_out: Sequence[LeftOut]) -> float:
 
 
 def coverage(left_out: Sequence[LeftOut]) -> dict[str, tuple[int, int]]:
-    """Return the number of rows inside their interval and of all rows, by node count."""
+    """Return how many rows are inside their interval, and how many there are, by node count."""
     counts: dict[str, tuple[int, int]] = {}
     for left, is_inside in judged_rows(left_out):
         inside, count = counts.get(left.row.nodes, (0, 0))
@@ -592,7 +593,7 @@ def coverage(left_out: Sequence[LeftOut]) -> dict[str, tuple[int, int]]:
 
 
 def coverage_of_sources(left_out: Sequence[LeftOut]) -> float:
-    """Return the share of a source's rows inside their interval, as the mean over the sources."""
+    """Return the share of rows inside their interval in a source, averaged over all sources."""
     by_source: dict[str, list[bool]] = {}
     for left, is_inside in judged_rows(left_out):
         by_source.setdefault(left.row.source, []).append(is_inside)
@@ -627,7 +628,7 @@ def measured_on_one_node(left_out: Sequence[LeftOut]) -> tuple[int, int]:
 
 
 def group_of(row: Known) -> str:
-    """Return the table of a row. vTrain's step times are split by their number of nodes."""
+    """Return the table for a row. The vTrain step times are split by node count."""
     name = row.label.split(":")[0]
     if name != STEP_TIMES or row.setup is None:
         return name

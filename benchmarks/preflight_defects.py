@@ -1,9 +1,9 @@
 """`python -m benchmarks.preflight_defects`: does `runbook preflight` name the defect of a cluster?
 
-It starts the tests' two-node Slurm cluster (tests/slurm; needs root and Debian's slurm packages),
-creates each defect of tests/slurm/defects.py for real, one at a time, calls preflight, and writes a
-table: which check found the first defect, whether that is the right cause, and how long it took.
-Before, between and after the defects it calls preflight on healthy nodes.
+It starts the two-node Slurm cluster from the tests (tests/slurm; needs root and Debian's slurm
+packages), creates each defect of tests/slurm/defects.py for real, one at a time, calls preflight,
+and writes a table: which check found the first defect, whether that is the right cause, and how
+long it took. Before, between and after the defects it calls preflight on healthy nodes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The cost of a replayed step's fingerprints on this machine.
+"""Measures what fingerprints cost in a replayed step on this machine.
 
     python -m benchmarks.replay_hashes [--device cuda] [--shapes 125m-2k 1.3b] [--micro-batch 4] [--micro-batches 4]
                                        [--rounds 7]
@@ -7,9 +7,9 @@ Steps of three kinds take turns in one process for each shape: `plain`, `twice` 
 micro-batch computed twice, without fingerprints) and `hashed` (the same with fingerprints and the
 line for replay.jsonl). On a GPU the trainer uses `norms`, or `bits` with deterministic algorithms.
 On a CPU it uses `bits`. Prints one JSON object: medians in ms, the cost of fingerprints in ms, and
-its share of the replayed step. Fingerprints cover two passes of one micro-batch, whatever the
-number of micro-batches: `share_of_micro_batch` is their cost relative to those two passes alone. On
-a CPU, ms are of processor time, which other load on the machine affects less.
+its share of the replayed step. Fingerprints cover two passes with one micro-batch, however many
+there are: `share_of_micro_batch` is their cost relative to those two passes alone. On a CPU, ms are
+of processor time, which other load on the machine affects less.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def measure_shape(arguments: argparse.Namespace) -> dict[str, Any]:
 def summary(arguments: argparse.Namespace, times: dict[str, list[float]]) -> dict[str, Any]:
     """Return the median of each kind, and what fingerprints add to a replayed step.
 
-    The cost is the median of the differences within a round, so that drift in the machine's speed
-    does not change it.
+    The cost is the median difference within a round, so that drift in machine speed does not change
+    it.
     """
     medians = {kind: statistics.median(values) for kind, values in times.items()}
     row: dict[str, Any] = {

@@ -2,11 +2,11 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.training_profile [--shape smoke] [--precision bf16] [--steps 3] [--page FILE]
 
-The program sums torch.profiler's self time of each operator by the part that it serves. Every call
-of an operator is counted with the time of the fastest call with the same shapes, because other load
-on the machine only adds time. An operator inside our attention, our loss or an optimizer belongs to
-that part. Under torch.compile a generated kernel may contain several parts: its name lists their
-operators, and the first one in `OPERATORS` decides.
+The program sums the self time that torch.profiler reports for operators, by the part of a step that
+they serve. Every operator call is counted with the time that the fastest call with the same shapes
+took, because other load on the machine only adds time. An operator inside our attention, our loss
+or an optimizer belongs to that part. Under torch.compile a generated kernel may contain several
+parts: its name lists their operators, and the first one in `OPERATORS` decides.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def part_of(names: list[str]) -> str:
 
 
 def profile(program: str, shape: str, precision: str, steps: int) -> dict[str, Any]:
-    """Return the seconds of a step by part, and the operators that take most of the time."""
+    """Return the seconds per step by part, and the operators that take most of the time."""
     os.environ["TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE"] = "1"
     import torch
     from torch.profiler import ProfilerActivity
@@ -81,8 +81,8 @@ def profile(program: str, shape: str, precision: str, steps: int) -> dict[str, A
         while inside is not None:
             names.append(inside.name)
             inside = inside.cpu_parent
-        # An operator on lists of tensors (Adam's) has no shapes: each of its calls counts with its
-        # own time.
+        # An operator on tensor lists (as in Adam) has no shapes: each call counts with its own
+        # time.
         shapes = str(event.input_shapes) if any(event.input_shapes) else str(event.id)
         calls[part_of(names), " in ".join(names[:2]), shapes].append(
             event.self_cpu_time_total / 1e6

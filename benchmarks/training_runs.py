@@ -38,8 +38,7 @@ does not count.
 BATCH = 4
 STEPS = 3
 LEFT_OUT = 1
-"""For a turn of `scaling`: sequences per step, steps, and number of first steps that are not
-counted.
+"""For a turn in `scaling`: sequences per step, steps, and how many first steps are left out.
 """
 
 
@@ -85,7 +84,7 @@ def scaling(zygote: Zygote, root: Path, precision: str, rounds: int) -> None:
 
 
 def saving(zygote: Zygote, root: Path, rounds: int) -> None:
-    """Print the stall of a save in the foreground and of a save in the background."""
+    """Print the stall that a save causes in the foreground and in the background."""
     stalls: dict[bool, list[float]] = {False: [], True: []}
     steps: dict[bool, list[float]] = {False: [], True: []}
     for turn in range(rounds):
@@ -108,7 +107,7 @@ def saving(zygote: Zygote, root: Path, rounds: int) -> None:
 
 
 def stalls_of(gaps: list[float]) -> tuple[float, list[float]]:
-    """Return the median of undisturbed steps, and the stall of each save.
+    """Return the median undisturbed step time, and the stall for each save.
 
     Both come from the times between the lines of a turn.
 

@@ -1,4 +1,4 @@
-"""Speed and memory of our trainer and of a plain PyTorch GPT of the same shape, step by step.
+"""Speed and memory of our trainer and a plain PyTorch GPT with the same shape, step by step.
 
     python -m benchmarks.training_vs_plain [--shapes smoke 125m] [--precisions bf16 fp32] [--rounds 5] [--json FILE]
     OMP_NUM_THREADS=1 python -m benchmarks.training_vs_plain --shapes smoke --limit 205 --page PAGE.md
@@ -47,7 +47,7 @@ PROGRAMS = ("ours", "plain", "compiled", "even", "even-compiled")
 PAGE_MARKS = ("<!-- written by a program of benchmarks/ -->\n", "<!-- end of what it writes -->\n")
 MICRO_BATCHES = 2
 FP8 = "fp8-"
-"""Prefix of a recipe of `training.fp8`, a number format that only `ours` has: bf16, with products
+"""Prefix for a recipe in `training.fp8`, a number format that only `ours` has: bf16, with products
 in 8 bits.
 """
 
@@ -274,7 +274,7 @@ def figures(program: Program, shape: str, precision: str) -> dict[str, Any]:
 
 
 def mfu(shape: str, precision: str, sequences_per_second: float) -> float | None:
-    """Return the share of the GPU's datasheet peak by PaLM's formula.
+    """Return the share of the datasheet peak by the PaLM formula.
 
     It is None on a CPU, and on a GPU whose peak is not known.
     """

@@ -1,7 +1,7 @@
 """The highest speeds that the device reaches: matrix products, attention, copies, checksums, files.
 
-The matrix products come from one layer of the 1.3B model at 8,192 tokens, so that a step time can
-be compared with the sum of its products alone.
+The matrix products come from one layer of the 1.3B model at 8,192 tokens, to compare a step time
+with the time for its products alone.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ BACKENDS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
 WGRAD_TOLERANCE = 2e-3
-"""Relative error of a float32 sum of bf16 products that are added in a different order."""
+"""Relative error allowed in a float32 sum over bf16 products if they are added in another order."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The problem sizes that are measured."""
+    """Problem sizes to measure."""
 
     square: int
     tokens: int
@@ -143,7 +143,7 @@ def squares(sizes: Sizes) -> dict[str, Action]:
 
 
 def layer_shapes(sizes: Sizes) -> dict[str, tuple[int, int]]:
-    """Return the inner and outer width of each matrix in a layer, and of the logits' matrix."""
+    """Return the inner and outer width of each matrix in a layer, and of the output layer."""
     hidden = sizes.hidden
     return {
         "qkv": (hidden, 3 * hidden),
@@ -155,7 +155,7 @@ def layer_shapes(sizes: Sizes) -> dict[str, tuple[int, int]]:
 
 
 def layer_products(sizes: Sizes) -> dict[str, Action]:
-    """Return the products of a layer and of the logits, each in three directions."""
+    """Return the matrix products in a layer and for the logits, each in three directions."""
     actions: dict[str, Action] = {}
     for name, (inner, columns) in layer_shapes(sizes).items():
         for kind in ("forward", "dgrad", "wgrad"):

@@ -112,7 +112,7 @@ def reset_peak() -> None:
 
 
 def peak_bytes() -> dict[str, int]:
-    """Return the peak of allocated and of reserved device memory; on a CPU, the peak of resident memory."""
+    """Return peak allocated and peak reserved device memory or, on a CPU, peak resident memory."""
     if torch.cuda.is_available():
         return {
             "peak_bytes": torch.cuda.max_memory_allocated(),

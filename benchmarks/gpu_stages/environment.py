@@ -48,7 +48,7 @@ PROGRAM_SECONDS = 15
 
 
 def look(arguments: dict[str, Any], emit: Emit) -> None:
-    """Emit the machine's facts first, and then the result of each probe of a compiler or library."""
+    """Emit facts about the machine, and then the result from each compiler and library probe."""
     emit(machine())
     emit({"nvidia_smi": nvidia_smi()})
     emit({"disk": {folder: _free_bytes(folder) for folder in ("/tmp", "/dev/shm", ".")}})

@@ -271,9 +271,9 @@ def main() -> int:
 
 if __name__ == "__main__":
     exit_code = main()
-    # End as the trainer does. While Python shuts down, a C++ thread of DeepSpeed's backward pass
-    # may need the interpreter. Python 3.12 then ends that thread, and with it the process, with
-    # "terminate called without an active exception".
+    # End as the trainer does. While Python shuts down, a C++ thread from the DeepSpeed backward
+    # pass may need the interpreter. Python 3.12 then ends that thread, and with it the process,
+    # with "terminate called without an active exception".
     from runbook.training.__main__ import leave
 
     leave(exit_code)

@@ -19,11 +19,11 @@ from runbook.core.errors import RunbookError
 from runbook.phases.run_plan import load_plan
 
 MODELS = {"125m-2k": "125m", "350m": "350m", "1.3b": "1.3b", "6.7b": "6.7b"}
-"""Models of params/models.yaml by shape of the benchmark."""
+"""Model names in params/models.yaml, by benchmark shape."""
 
 
 def compare(path: Path, copy: Path | None = None) -> list[str]:
-    """Plan each row of the file that describes a step of the trainer. Return the lines to print.
+    """Plan each row in the file that describes a training step. Return the lines to print.
 
     `copy` is the path to a copy with a `planned` entry in those rows. The file itself is not
     changed.
@@ -70,7 +70,7 @@ def set_words_of(row: dict[str, Any], device: str) -> list[str]:
 
 
 def is_part_of_kernels(row: dict[str, Any]) -> bool:
-    """Return whether the row used only some of the trainer's kernels, which no plan can describe."""
+    """Return whether the row used only some of our kernels, which no plan can describe."""
     return row.get("parts", "all") not in ("", "all", ",".join(PARTS))
 
 

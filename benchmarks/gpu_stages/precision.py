@@ -13,7 +13,7 @@ from runbook.plan_file.errors import TrainingError
 
 
 def fp8(arguments: dict[str, Any], emit: Emit) -> None:
-    """Emit the row of a program that computes in 8 bits, or the trainer's refusal."""
+    """Emit a row for a program that computes in 8 bits, or why the trainer refused to do so."""
     try:
         throughput.measure(arguments, emit)
     except TrainingError as error:

@@ -100,7 +100,7 @@ def summary(events: Iterable[dict[str, Any]], seconds: float) -> dict[str, Any]:
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of computation that a kernel's name indicates.
+    """Return the kind of computation that a kernel name stands for.
 
     >>> kind_of("nvjet_tst_256x128_64x4_2x1_v_bz_coopA_TNT"), kind_of("triton_poi_fused_add_gelu_3")
     ('gemm', 'pointwise')

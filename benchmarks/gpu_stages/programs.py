@@ -41,7 +41,7 @@ SMALL_SHAPES = ("rehearsal", "small-256", "small-512")
 """Shapes with a small vocabulary, for rehearsals, whose kernels may be interpreted, and for CPUs.
 """
 VOCABULARY = (50257, 50304)
-"""Size of GPT-2's vocabulary, without and with padding to a multiple of 128."""
+"""GPT-2 vocabulary size, without and with padding to a multiple of 128."""
 SMALL_VOCABULARY = (1000, 1024)
 """The same sizes for the shapes in `SMALL_SHAPES`."""
 LEARNING_RATE = 1e-4
@@ -83,7 +83,7 @@ def make_program(options: ProgramOptions) -> Program:
 
 
 def vocabulary_of(shape: str) -> tuple[int, int]:
-    """Return the tokens of a shape's vocabulary, without and with padding."""
+    """Return the vocabulary size for a shape, without and with padding."""
     return SMALL_VOCABULARY if shape in SMALL_SHAPES else VOCABULARY
 
 

@@ -78,7 +78,7 @@ LAYOUTS = (
     Layout("tensor 2, fp8", {"tensor": 2}, precision="bf16", fp8="tensorwise"),
 )
 REHEARSED = ("tensor 2, sequence, plain", "pipeline 2")
-"""Settings on a CPU, where the kernels of the GPU would take minutes in Triton's interpreter."""
+"""Settings on a CPU, where GPU kernels would take minutes in the Triton interpreter."""
 
 
 def train(arguments: dict[str, Any], emit: Emit) -> None:
@@ -160,7 +160,7 @@ class Training:
         return row
 
     def _results(self) -> dict[str, Any]:
-        """Return the last loss of each step, and the values of the events."""
+        """Return the last loss in each step, and the values from events."""
         lines = {line["iteration"]: line for line in specs.metrics(self.folder)}
         losses = losses_of([lines[iteration] for iteration in sorted(lines)])
         events = specs.metrics(self.folder, "events.jsonl")

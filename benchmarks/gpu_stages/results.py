@@ -12,7 +12,7 @@ from typing import Any
 
 SCHEMA = 1
 LOG_BYTES = 12_000
-"""Number of bytes to keep of each process's standard error."""
+"""Number of bytes to keep from the standard error of each process."""
 PROFILE_BYTES = 60_000
 MOST_PROFILES = 4
 
@@ -64,7 +64,7 @@ class Results:
         self.write()
 
     def add_log(self, name: str, text: bytes) -> None:
-        """Append the end of a process's standard error to log.txt."""
+        """Append the last part of a process's standard error to log.txt."""
         with (self.folder / "log.txt").open("ab") as log:
             log.write(f"\n===== {name}\n".encode())
             log.write(text[-LOG_BYTES:])

@@ -203,7 +203,7 @@ def precision(*, rehearsal: bool) -> list[Job]:
 def repeats(*, rehearsal: bool) -> list[Job]:
     """Return 1.3B jobs that repeat earlier jobs, the best one twice.
 
-    The spread of their rows is the noise of every comparison.
+    The spread between their rows is the noise in every comparison.
     """
     common: dict[str, Any] = {"rehearsal": rehearsal, "program": "ours", "shape": "1.3b"}
     jobs = [
@@ -248,7 +248,7 @@ STAGES: dict[str, Callable[..., list[Job]]] = {
 
 
 def jobs_of(stages: list[str], *, rehearsal: bool, named: Sequence[str] = ()) -> list[Job]:
-    """Return the jobs of the stages, in the order of the stages.
+    """Return the jobs in these stages, in stage order.
 
     With `named`, return only jobs whose stage and name contain one of these texts.
     """

@@ -85,7 +85,7 @@ def _check(row: dict[str, Any]) -> str:
 
 
 def _numbers(row: dict[str, Any]) -> str:
-    """Return the numbers of a row of ceilings or saves, rates first."""
+    """Return the numbers in a row about ceilings or saves, rates first."""
     parts = []
     for key, value in row.items():
         if isinstance(value, dict) and "tflops" in value:

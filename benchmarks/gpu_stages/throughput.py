@@ -1,7 +1,7 @@
 """Seconds of a training step: one program, one shape, one process.
 
-If a model does not fit, the micro-batch is halved and the number of micro-batches doubled, so that
-the number of tokens stays the same. The row says so.
+If a model does not fit, the micro-batch is halved and the micro-batch count doubled, to keep the
+same number of tokens. The row says so.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def options_sequences(micro_batches: list[Any]) -> int:
 
 
 def mfu(options: ProgramOptions, sequences_per_second: float) -> float | None:
-    """Return the share of the datasheet peak by PaLM's formula; None on a CPU.
+    """Return the share of the datasheet peak by the PaLM formula, or None on a CPU.
 
     The peak is for the number format of the products: bf16, or fp8 for training in 8 bits.
     """

@@ -20,7 +20,7 @@ class Group(StrEnum):
 
 
 class CommandRow(NamedTuple):
-    """One command of `runbook`, known before its module is imported."""
+    """One `runbook` command, listed here so that its module need not be imported."""
 
     group: Group
     help_text: str

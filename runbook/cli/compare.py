@@ -1,4 +1,4 @@
-"""`runbook compare`: runs side by side, and whether one of them is worse."""
+"""`runbook compare`: show runs side by side, and tell whether one of them is worse."""
 
 import json
 from collections.abc import Sequence

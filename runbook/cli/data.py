@@ -40,7 +40,7 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
 
 
 def _existing_prefix(context: click.Context, parameter: click.Parameter, value: str) -> Path:
-    """Return the prefix of token files. For a folder, name the prefixes in it."""
+    """Return the prefix for token files. For a folder, name the prefixes in it."""
     folder = Path(value)
     # A folder may have the same name as the prefix next to it.
     if not folder.is_dir() or Path(f"{value}_text_document.idx").exists():

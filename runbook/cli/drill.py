@@ -136,7 +136,7 @@ def _do_drills(
 
 
 def _write_page(verdicts: Sequence["DrillVerdict"], page: Path) -> None:
-    """Write the results as Markdown, with today's date and the commit."""
+    """Write the results as Markdown, with the commit and the current date."""
     from runbook.records.code_version import commit_of
     from runbook.tools.drills import drill_report
 

@@ -1,4 +1,4 @@
-"""`runbook forecast`: the final loss from small runs, or from the first part of a curve."""
+"""`runbook forecast`: predict the final loss from small runs, or from the start of a curve."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def learn(
 
 
 def _with_lessons(text: str, learned: "LearnedSite") -> str:
-    """Return the text of the site file, updated with each measured value that is new or differs."""
+    """Return the site file as text, updated with each measured value that is new or differs."""
     from runbook.params.site_lines import set_value
 
     date = time.strftime("%Y-%m-%d")

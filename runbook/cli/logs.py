@@ -74,7 +74,7 @@ def logs(
 
 
 MLLOG = "mllog:"
-"""Prefix for an export target in MLPerf format. The export needs the plan of a run."""
+"""Prefix for an export target in MLPerf format. This export needs a run with a plan."""
 
 
 def _print_log(log: ParsedLog, *, as_json: bool, as_csv: bool) -> None:

@@ -27,7 +27,7 @@ EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 class NumberRange(click.FloatRange):
-    """A number in a range. click's own type accepts `nan`, which is in no range, and `inf`."""
+    """A number in a range. The type in click accepts `nan`, which is in no range, and `inf`."""
 
     def convert(
         self,

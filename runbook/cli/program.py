@@ -83,7 +83,7 @@ class LazyGroup(click.Group):
 
 @contextlib.contextmanager
 def _ended_by_closed_pipe() -> Iterator[None]:
-    """End as by SIGPIPE if the reader of the output has left.
+    """Exit as if killed by SIGPIPE if nobody reads the output any longer.
 
     click would end with 1, which means that the command failed.
     """
@@ -109,8 +109,8 @@ def run() -> None:
     Text that other people wrote (scripts, notes, logs) is shown without terminal control
     characters.
     """
-    # Imports create many objects and no garbage. At the default of 700, the collector would scan
-    # all of them repeatedly, which takes a tenth of the time of a short command.
+    # Imports create many objects and no garbage. With the default threshold, 700, the collector
+    # would scan them again and again, which takes a tenth of the run time of a short command.
     gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
     open_closed_streams()
     replace_unprintable()
@@ -122,7 +122,7 @@ def run() -> None:
 
 @contextlib.contextmanager
 def _tables_within_the_terminal() -> Iterator[None]:
-    """Fit tables to the terminal's width. Output that is no terminal gets whole lines."""
+    """Fit tables to the terminal width. Output that is no terminal gets whole lines."""
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     token = LINE_LIMIT.set(columns)
     try:

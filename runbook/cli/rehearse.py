@@ -1,4 +1,4 @@
-"""`runbook rehearse`: a dry run of one step at full size, or a small run of the document's program."""
+"""`runbook rehearse`: dry-run one step at full size, or run the document's program small."""
 
 from functools import partial
 from pathlib import Path

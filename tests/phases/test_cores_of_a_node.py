@@ -1,4 +1,4 @@
-"""The probe of a node's cores: a short disturbance must not look like a slow core."""
+"""The probe for CPU cores: a short disturbance must not look like a slow core."""
 
 import os
 

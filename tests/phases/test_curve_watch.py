@@ -34,7 +34,7 @@ class WatchedRun:
         seal(SealedForecasts("toy", "a" * 16, "2026-11-27", late, (loss,)), self.phase.folder)
 
     def evaluate(self, *shares: float) -> None:
-        """Write an evaluation at each of these fractions of the steps, on a typical curve."""
+        """Write evaluations on a typical loss curve, after these fractions of the training."""
         with self.validation.open("a") as stream:
             for share in shares:
                 iteration = round(share * self.plan.duration.iterations)

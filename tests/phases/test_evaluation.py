@@ -143,7 +143,7 @@ def test_scores_before_and_after_are_kept_compared_and_not_measured_twice(opened
 
 
 def test_scores_of_a_training_that_was_given_up_are_recorded_with_a_warning(opened, asked):
-    """Its weights are those of the newest checkpoint, not of the planned last iteration."""
+    """Its weights come from the newest checkpoint, not from the planned last iteration."""
     train_step(opened.run, FULL).marker_path.unlink()
     write_metrics(open_run(FULL, "training.sample_prompt=The", runs=opened.folder.parent), 3)
     evaluation.measure(opened)

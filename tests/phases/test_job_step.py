@@ -1,4 +1,4 @@
-"""Launching a job: the purpose and the order of a step's actions."""
+"""Launching a job: the purpose of each action in a step, and their order."""
 
 from __future__ import annotations
 

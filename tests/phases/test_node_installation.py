@@ -1,4 +1,4 @@
-"""A node's report about its Python, the sources of its packages, and torch's libraries."""
+"""What a node reports about its Python, where its packages come from, and the torch libraries."""
 
 from __future__ import annotations
 

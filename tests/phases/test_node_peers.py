@@ -1,4 +1,4 @@
-"""A node's report about the bandwidth of a connection."""
+"""The bandwidth that a node reports for a connection."""
 
 from __future__ import annotations
 

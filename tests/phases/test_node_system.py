@@ -139,7 +139,7 @@ def test_the_mount_of_a_link_is_its_targets(tmp_path):
 
 
 def resolve_in(monkeypatch: pytest.MonkeyPatch, seconds: Iterator[float]) -> None:
-    """Let each look-up of a name take the next of these seconds, on a clock of its own."""
+    """Let each name look-up take the next of these durations, on a separate clock."""
     clock = HandClock()
 
     def resolve(name: str) -> list[str]:

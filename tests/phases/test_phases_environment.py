@@ -1,5 +1,5 @@
-"""A real set-up of a machine: clone, virtual environment, squashed file, stale lock; and the
-results of a probe.
+"""A real set-up of a machine (clone, virtual environment, squashed file, stale lock), and the
+results from a probe.
 """
 
 from __future__ import annotations
@@ -418,7 +418,7 @@ def test_a_site_without_its_image_or_its_space_fails_by_name(tmp_path):
         and "TiB needed" in space.value
     )
     wanted = 2**40 * float(re.search(r"([\d.]+) TiB needed", space.value)[1])
-    # The checkpoints of two training runs, the token files, and the 895 GB of text.
+    # The checkpoints from two training runs, the token files, and 895 GB for the text.
     plan = make_plan(settings)
     checkpoints = sum(store.disk_bytes for store in plan.checkpoint.values())
     assert wanted == pytest.approx(checkpoints + plan.data.estimated_bytes + 895e9, rel=0.002)

@@ -43,7 +43,7 @@ def project(tmp_path: Path, monkeypatch) -> Path:
 
 
 def parameters(notebook: Path) -> dict[str, str]:
-    """Return the values of a notebook's parameters cell, as written."""
+    """Return the values from the parameters cell in a notebook, as written."""
     (cell,) = [cell for cell in read_master(notebook) if cell.is_parameters]
     lines = [line.partition("  #")[0].partition(" = ") for line in cell.source.splitlines()]
     return {name.partition(":")[0]: value for name, _, value in lines}

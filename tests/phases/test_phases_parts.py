@@ -1,6 +1,4 @@
-"""Smaller parts of the phases: a folder's parameters, the machine, events, samples, the order of
-phases.
-"""
+"""Smaller parts of the phases: parameters in a folder, machine, events, samples, phase order."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def test_the_card_of_a_run_to_a_phase_has_the_verdict_of_those_phases(
 def test_the_card_of_an_interrupted_run_does_not_show_results_of_later_phases_as_its_own(
     finished, runs, monkeypatch
 ):
-    """The analysis and the scores of the weights before would look like those of this run."""
+    """Otherwise, analysis and scores for earlier weights would seem to belong to this run."""
     interrupted = open_run("04-training", runs=runs)
     interrupted.session.close()
     scored = open_run("06-evaluation", runs=runs)

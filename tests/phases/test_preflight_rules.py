@@ -180,7 +180,7 @@ def job_of(*lines: str) -> JobAnswers:
 
 
 def hosts(part: str = "", **changes: object) -> JobAnswers:
-    """Return the answers of two nodes, of which n2 differs in some facts of one part."""
+    """Return answers from two nodes. If a part is named, n2 reports these changes in it."""
     lines = []
     for node in ("n1", "n2"):
         for name, facts in HOST_FACTS.items():
@@ -585,7 +585,7 @@ def test_a_file_that_a_slow_node_wrote_too_late_is_not_reported_as_unseen(writte
 
 
 def rank_on(host: str, bound: list[int]) -> dict[str, object]:
-    """Return a rank's facts about the cores on which it runs after the import of torch."""
+    """Return what a rank reports about the cores that it runs on after importing torch."""
     return {"host": host, "bound_cores": bound, "binding": {"OMP_PROC_BIND": "close"}}
 
 
@@ -1232,8 +1232,7 @@ def test_a_group_that_hangs_is_told_by_its_name():
 
 
 def test_a_temporary_folder_with_a_long_path_is_warned_of():
-    """A socket's path has at most 107 bytes, and multiprocessing adds 32 bytes to the folder's
-    path."""
+    """Socket paths have at most 107 bytes, and multiprocessing adds 32 bytes to the folder path."""
     assert temporary_path_fault({"folder": "/" + 74 * "x"}, EXPECTED) == ""
     fault = temporary_path_fault({"folder": "/" + 75 * "x"}, EXPECTED)
     assert says(fault, PhaseMessage.TEMPORARY_PATH_TOO_LONG, length=76, most=75)

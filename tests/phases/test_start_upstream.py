@@ -2,8 +2,8 @@
 
 The real checkouts are started if UPSTREAM_MEGATRON_LM (NVIDIA/Megatron-LM e958b2ca), UPSTREAM_LUMI
 (henkdr/Megatron-Deepspeed-LUMI 635a468), UPSTREAM_MICROSOFT (microsoft/Megatron-DeepSpeed 6acc370)
-and UPSTREAM_ALCF (argonne-lcf/Megatron-DeepSpeed 6bcac4ee) name folders, each with its site's own
-versions of Python, torch and DeepSpeed.
+and UPSTREAM_ALCF (argonne-lcf/Megatron-DeepSpeed 6bcac4ee) name folders, each with the Python,
+torch and DeepSpeed versions from its site.
 """
 
 import dataclasses
@@ -127,8 +127,8 @@ def checkout(tmp_path, monkeypatch):
     real = params.load
 
     def as_pinned(*words, **options):
-        """Settings whose site pins the folder's commit, but no versions, so those of this
-        environment are used.
+        """Return settings in which the site pins the commit in the folder, but no versions. The
+        test then uses the versions in this environment.
         """
         settings = real(*words, **options)
         git(folder, "add", "-A")
@@ -152,7 +152,7 @@ def git(folder, *words):
 
 
 def programs(folder):
-    """Return all files of a checkout except git's own."""
+    """Return all files in a checkout except those that belong to git."""
     return sorted(path for path in folder.rglob("*") if ".git" not in path.parts)
 
 
@@ -220,7 +220,7 @@ def test_a_program_that_asks_for_gpus_reads_trains_saves_and_is_read(checkout, t
 
 
 def check_of_job(number, check):
-    """Return the name of a check of a later job in a chain."""
+    """Return the name that a check has in a later job in a chain."""
     return UpstreamMessage.CHECK_OF_JOB.fill(number=number, check=check)
 
 

@@ -1,6 +1,4 @@
-"""The cells of each notebook are the steps of its phase, and a step's work determines when the step
-is done.
-"""
+"""Each notebook cell is a step in its phase, and the work in a step determines when it is done."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ PACKAGES = {
 
 
 def called_steps(phase: str) -> list[str]:
-    """Return the names in `phase.NAME(open_phase)` of the notebook's cells, in order."""
+    """Return each NAME called as `phase.NAME(open_phase)` in the notebook cells, in order."""
     notebook = json.loads((PROJECT / "notebooks" / f"{phase}.ipynb").read_text())
     names = []
     for cell in notebook["cells"]:

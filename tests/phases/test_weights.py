@@ -1,4 +1,4 @@
-"""Export and import of a run's weights: only new folders, tokenizer files, the model card."""
+"""Exporting and importing weights: only new folders, tokenizer files, the model card."""
 
 import json
 import re

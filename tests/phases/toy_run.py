@@ -88,7 +88,7 @@ def make_ready(open_phase: OpenPhase) -> None:
 
 
 def write_gate(open_phase: OpenPhase, verdict: str) -> Path:
-    """Return the verdict of a smoke test with the open phase's own values."""
+    """Write the smoke test verdict that the open phase needs, and return the path to the file."""
     digest = phase_step(open_phase.run, "03-smoke-test").fingerprint
     path = open_phase.folder / readiness.GATE
     write_text(path, json.dumps({"verdict": verdict, "fingerprint": digest}))
@@ -124,7 +124,7 @@ def watch_jobs(open_phase: OpenPhase) -> None:
 
 
 def events(open_phase: OpenPhase) -> list[str]:
-    """Return the names of the run's events, in order."""
+    """Return the event names logged in the run, in order."""
     path = open_phase.folder / open_phase.phase_plan.log.events
     if path.exists():
         return [json.loads(line)["event"] for line in path.read_text().splitlines()]

@@ -59,7 +59,7 @@ def test_a_usual_plan_is_not_warned_of():
             "training.eval_interval to 34",
         ),
         ("training.warmup_iterations=4", "length of the warm-up", "4 of 238,418", "about 238"),
-        # 3 times GPT-3's rate and 100 steps of warm-up are the limits.
+        # The limits are three times the GPT-3 rate and 100 warm-up steps.
         ("training.warmup_iterations=80", "length of the warm-up", "80 of 238,418", "about 238"),
         ("training.learning_rate=3.7e-4", "size of the learning rate", "times GPT-3", "1.1e-04"),
         ("training.learning_rate=6e-4", "size of the learning rate", "5.3 times GPT-3", "1.1e-04"),

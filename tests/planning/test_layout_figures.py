@@ -1,6 +1,4 @@
-"""The figures of the layout and the formulas with a plan's numbers, compared with sums computed
-here.
-"""
+"""Layout figures, and formulas with numbers from a plan, compared with sums computed here."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""One type holds the sizes of a layout, and one those of a model shape. Other types contain these
-two."""
+"""One type holds the sizes in a layout, and one those in a model shape. Others contain these two."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ OWNERS = {
     "params/schema/entries.py: Model",
     # A record on disk: the sizes that differ between a rung and its run.
     "phases/ladder/rungs.py: LadderRung",
-    # Names of keys, seconds, and spreads of errors, under the same names.
+    # Key names, seconds and error spreads, under the same names.
     "plan_file/rules/phase_keys.py: Keys",
     "planning/cost/iteration.py: StepTime",
     "planning/cost/measured_steps.py: Spreads",

@@ -55,7 +55,7 @@ def test_planned_memory_and_step_times_are_within_ten_percent_of_each_measured_r
 
 
 def figures_of(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the planned values of a file's rows, by job."""
+    """Return the values planned for the rows in a file, by job."""
     environment, _ = measured()
     content = json.loads(path.read_text(encoding="utf-8"))
     environment |= content["environment"]
@@ -69,7 +69,7 @@ def figures_of(path: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("path", [SECOND, H100], ids=["H200", "H100"])
 def test_planned_steps_hold_for_models_and_micro_batches_of_all_sizes(path: Path) -> None:
-    """These rows were known when the host's time per operator and an H100's bandwidth were chosen."""
+    """These rows were known when the host time per operator and the H100 bandwidth were chosen."""
     planned = figures_of(path)
     assert {"125m-2k ours", "350m ours", "plain kernels", HOST_BOUND} <= set(planned)
     for job, figures in planned.items():
@@ -79,7 +79,7 @@ def test_planned_steps_hold_for_models_and_micro_batches_of_all_sizes(path: Path
 
 
 def test_deepspeed_on_one_rank_is_planned_by_what_an_h200_took() -> None:
-    """The row of ZeRO 3 was used to choose the host's time for its hooks.
+    """The ZeRO 3 row was used to choose the host time for its hooks.
 
     There is no second row to check it.
     """
@@ -90,7 +90,7 @@ def test_deepspeed_on_one_rank_is_planned_by_what_an_h200_took() -> None:
 
 
 def h200(code: str) -> StepSetup:
-    """Return the set-up of one H200 with four sequences of the 1.3B model per micro-batch."""
+    """Return the set-up for one H200 running the 1.3B model with four sequences per micro-batch."""
     sections = {
         "training": {"framework": "runbook", "micro_batch": 4, "global_batch": 32},
         "parallel": {"tensor": 1, "pipeline": 1},
@@ -165,7 +165,7 @@ def with_deepspeed(zero_stage: int, model: str, **training: object) -> StepSetup
 
 @pytest.mark.parametrize("model", ["350m", "1.3b", "6.7b"])
 def test_deepspeed_takes_longer_the_more_states_it_shards(model: str) -> None:
-    """ZeRO 2 waits after each micro-batch. The host's time for ZeRO 3's hooks is counted."""
+    """ZeRO 2 waits after each micro-batch. The host time for ZeRO 3 hooks is counted."""
     stages = [iteration(with_deepspeed(stage, model)) for stage in (1, 2, 3)]
     assert stages[0].data < stages[1].data
     assert stages[0].seconds < stages[1].seconds
@@ -205,7 +205,7 @@ def test_deepspeed_hides_a_reduction_of_several_buckets_where_it_is_told_to() ->
 
 
 def test_no_kernel_moves_its_bytes_faster_than_the_device() -> None:
-    """An H100 PCIe's memory has 2.0 TB/s, less than the 3.6 TB/s that a layer's kernels can use."""
+    """An H100 PCIe has 2.0 TB/s of bandwidth, less than the 3.6 TB/s that layer kernels can use."""
     pcie = ACCELERATORS["H100-PCIe"]
     assert moving_seconds(pcie, 7.0, 6.0) == 6.0 / 2.0e12
     h200_device = ACCELERATORS["H200-SXM"]

@@ -1,6 +1,4 @@
-"""Bytes and hours of the data phase with both methods, compared with the statements of the
-documents.
-"""
+"""Bytes and hours for the data phase with both methods, compared with what the documents state."""
 
 from __future__ import annotations
 

@@ -59,7 +59,9 @@ def test_the_best_interval_grows_shorter_with_the_devices() -> None:
 
 
 def test_saving_too_often_costs_more_than_failures() -> None:
-    """Saving every 100 steps on 128 nodes, as in Azure's script, takes almost a third of the time."""
+    """Saving every 100 steps on 128 nodes, as Azure's script does, takes almost a third of the
+    time.
+    """
     (save,) = found(AZURE, 128, {"write_bandwidth": {"AMLFS 40": 19.2}}).saves
     assert save.added_share_as_chosen is not None
     assert 0.25 < save.added_share_as_chosen < 0.60

@@ -1,4 +1,4 @@
-"""The figures of a plan show the plan's numbers, with units and a reference line."""
+"""Figures show the numbers in a plan, with units and a reference line."""
 
 from __future__ import annotations
 

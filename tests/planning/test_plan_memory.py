@@ -129,8 +129,8 @@ def test_activations_of_a_layer_are_korthikantis(
 
 
 def test_gated_and_grouped_layers_keep_what_they_make() -> None:
-    """SwiGLU with 2/3 of the width keeps as many activations as GELU. With queries in groups of 8,
-    an eighth of the keys and values remains.
+    """SwiGLU with 2/3 of the width keeps as many activations as GELU. If queries are in groups of
+    8, an eighth of the keys and values remains.
     """
     gated = replace(GPT3, ffn_hidden=2 * 49152 // 3, activation="swiglu")
     assert layer_activations(gated, UNCUT, 1, "bf16")[0] == pytest.approx(34 * 2048 * 12288)

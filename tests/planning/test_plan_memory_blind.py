@@ -93,7 +93,7 @@ def stages_of(row: Row) -> list[StageMemory]:
 
 
 def planned_mib(row: Row) -> float:
-    """Return the planned memory of a row's rank, or of the fullest rank."""
+    """Return the memory planned for the rank in a row, or for the fullest rank."""
     stages = stages_of(row)
     if row["keeps_scores"] == YES:
         stages = [with_scores(stage) for stage in stages]
@@ -223,7 +223,7 @@ def recomputing(**changes: str) -> StageMemory:
 
 TOKENS = 8 * 4096
 LOGITS = TOKENS * 32_000 // 2
-"""Number of logits that each of two tensor ranks computes."""
+"""Number of logits computed by each of two tensor ranks."""
 
 
 def test_loss_of_megatron_deepspeed_keeps_its_logits_three_times() -> None:
@@ -300,13 +300,13 @@ def test_first_step_is_at_least_what_the_states_take() -> None:
 
 
 def layer_bytes(**changes: str) -> float:
-    """Return the bytes that a token's recomputed layer keeps, per unit of the hidden size."""
+    """Return the bytes that a recomputed layer keeps per token and unit of the hidden size."""
     changed: dict[str, Any] = {"tp": "1", "n_accel": "4", **changes}
     return recomputing(**changed).recomputed / TOKENS / 4096
 
 
 def test_layer_of_megatron_deepspeed_repeats_its_keys_and_keeps_the_result_of_silu() -> None:
-    """It keeps 2 x 2 bytes per key and value of every head, and 2 bytes per result of SiLU."""
+    """It keeps 2 x 2 bytes per key and value in every head, and 2 bytes per SiLU result."""
     keys = 2 * 2 * (1 - 8 / 32)
     silu = 2 * 11_008 / 4096
     megatron = layer_bytes(software="Megatron-LM core")

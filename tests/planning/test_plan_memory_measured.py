@@ -1,11 +1,11 @@
 """Planned memory on a CPU, compared with the peaks of real training runs.
 
-measured_peaks.csv: peak resident memory of the fullest rank over nine steps of mock data
+measured_peaks.csv: peak resident memory on the fullest rank over nine steps with mock data
 (metrics.jsonl), both engines, megatron-core 0.16.1, deepspeed 0.19.8, torch 2.13, gloo, Linux, 2
 cores, 2026-11-22; those with one replica at commit 1b663c7. Measure again with `python -m
 benchmarks.memory_against_plan --all` and `--deepspeed`.
 
-gpu_peaks.csv: the peak memory that PyTorch's allocator handed out on a rank, from logs of 2021 with
+gpu_peaks.csv: the peak memory that the PyTorch allocator handed out on a rank, from 2021 logs with
 fp16, full recomputation, 32 heads, sequences of 1,024 tokens, vocabulary 50,688 and one replica on
 V100s (bigscience-workshop/bigscience 9e64ede, experiments/, Apache-2.0): Megatron-LM 2.x after 20
 steps, Megatron-DeepSpeed's pipeline after one.
@@ -19,26 +19,26 @@ steps, attention with sinks.
 
 gpu_peaks_unseen.csv: twelve logs from seven places, found and planned on 2026-11-27 before anything
 was changed for them. They are NVIDIA/Megatron-LM tests/functional_tests gpt3_7b_*_memory_speed on
-H100 (TensorBoard of the last rank), logs in users' public READMEs and notes, and NVIDIA's page of
-Llama 3.1 recipes. `not_planned`: features that the logged run used and that the planner does not
-model. `step` 1: the log reports its first step. Attention in plain PyTorch on Intel's devices was
-added afterwards, when its two rows were known, and so were the 16-bit gradients and the loss of
-Megatron Bridge's recipe (scripts/performance of NVIDIA-NeMo/Megatron-Bridge 067f987df03b:
+H100 (TensorBoard on the last rank), logs in public READMEs and notes by users, and the NVIDIA page
+on Llama 3.1 recipes. `not_planned`: features that the logged run used and that the planner does not
+model. `step` 1: the log reports its first step. Attention in plain PyTorch on Intel devices was
+added afterwards, when its two rows were known, and so were the 16-bit gradients and the loss in the
+Megatron Bridge recipe (scripts/performance of NVIDIA-NeMo/Megatron-Bridge 067f987df03b:
 `grad_reduce_in_fp32` false, `cross_entropy_fusion_impl` te).
 
-gpu_peaks_megatron_tests.csv: 23 tests of Megatron-core on eight H100s (NVIDIA/Megatron-LM
+gpu_peaks_megatron_tests.csv: 23 Megatron-core tests on eight H100s (NVIDIA/Megatron-LM
 d98e8a64ddf3, tests/functional_tests/test_cases/gpt/gpt3_mcore_*/golden_values_dev_dgx_h100.json,
 `mem-max-allocated-bytes` of the last rank): all dense tests whose options the planner models, one
 for each setting. They were planned on 2026-11-28 before anything was changed for them: median 5.3
 %, worst 15.4 %, most about 115 MiB too low. The workspaces of matrix products were added
-afterwards. Their sizes come from PyTorch's and Transformer Engine's sources.
+afterwards. Their sizes come from the PyTorch and Transformer Engine sources.
 
-gpu_peaks_blind.csv: eight ranks of four training runs, from logs that users published with all
-options: Megatron-LM of July 2023 with two layouts, Megatron-core of September 2024, and Megatron
-Bridge b30bded5da5c. They were planned on 2026-11-28, and the plan was not changed for them. Only
-the last log names its device. The others are planned on an A100. Megatron-LM of 2023 subtracted the
-largest logit out of place (core/tensor_parallel/cross_entropy.py, tag 23.06), so its last stages
-keep another copy of the logits in fp32, which the plan does not count.
+gpu_peaks_blind.csv: eight ranks in four training runs, from logs that users published with all
+options: Megatron-LM from July 2023 with two layouts, Megatron-core from September 2024, and
+Megatron Bridge b30bded5da5c. They were planned on 2026-11-28, and the plan was not changed for
+them. Only the last log names its device. The others are planned on an A100. Megatron-LM subtracted
+the largest logit out of place in 2023 (core/tensor_parallel/cross_entropy.py, tag 23.06), so its
+last stages keep another copy of the logits in fp32, which the plan does not count.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ def test_planned_memory_of_a_gpu_is_near_what_logs_say():
 
 
 def test_planned_memory_of_zero_3_holds_the_weights_it_gathers():
-    """The logged program kept the inputs of recomputed layers in main memory (26,118 MiB at the
-    peak), and all scores of a layer.
+    """The logged program kept inputs to recomputed layers in main memory (26,118 MiB at the peak),
+    and all scores in a layer.
     """
     (stage,) = on_v100s("megatron-deepspeed", 64, 8192, 1, 48, 768, zero=3)
     inputs = 64 * 48 * 1024 * 8192 * 2
@@ -181,7 +181,7 @@ MODEL_COLUMNS = (
 
 
 def left_out_stage(row: dict[str, str]) -> StageMemory:
-    """Return the planned stage of a log that was not part of any fit."""
+    """Return the stage planned for a log that was never used in a fit."""
     sizes = {name: int(row[name]) for name in MODEL_COLUMNS}
     model = Model(
         label="log",
@@ -220,7 +220,7 @@ def left_out_stage(row: dict[str, str]) -> StageMemory:
 
 
 def left_out_bytes(row: dict[str, str]) -> int:
-    """Return the planned bytes of a log: at the peak of `step` if it names the first one."""
+    """Return the bytes planned for a log: the peak in the first step if `step` names it."""
     stage = left_out_stage(row)
     if row.get("keeps_scores") == "yes":
         stage = with_scores(stage)
@@ -350,8 +350,8 @@ def test_gradients_in_bf16_and_a_loss_over_the_logits_take_the_memory_that_bridg
 def test_pytorchs_own_softmax_takes_more_than_a_fused_one_in_its_backward_pass() -> None:
     """On Intel's devices, Megatron-DeepSpeed takes 10 bytes per score in the layer being computed.
 
-    A fused softmax takes 5. 2 of the 10 stay allocated between steps: 18,243.6 MiB, of which
-    14,143.4 MiB are weights and optimizer states.
+    A fused softmax takes 5. Of these 10, 2 stay allocated between steps: 18,243.6 MiB, including
+    14,143.4 MiB for weights and optimizer states.
     """
     lines = (HERE / "gpu_peaks_unseen.csv").read_text(encoding="utf-8").splitlines()
     intel = next(row for row in csv.DictReader(lines) if row["device"].startswith("PVC"))

@@ -1,4 +1,4 @@
-"""Options of the trainer: at their defaults, they do not change a plan's text and fingerprints. If
+"""Trainer options: at their defaults, they do not change the text and fingerprints in a plan. If
 they are set, the plan contains them.
 """
 
@@ -34,7 +34,7 @@ HELD = {
     ("polaris-25b", "04-training"): "c7b068a24eee6b4c",
     ("slurm-oscar", "04-training"): "efe45fa9ca8962d5",
 }
-"""Beginnings of the trainer's fingerprints as of 1c4b9ea, 2026-11-21: checkpoints of that day still resume.
+"""Prefixes of trainer fingerprints at 1c4b9ea, 2026-11-21: checkpoints from that day still resume.
 
 The training runs on AWS and Polaris have new fingerprints since 2026-11-22: their run files now
 have their documents' schedules and betas. Neither saves anything."""
@@ -170,7 +170,7 @@ def test_the_node_must_have_the_memory_for_near_copies(nodes, gib, verdict):
 def test_a_ramp_counts_its_samples():
     ramp = {"rampup_start": 2, "rampup_increment": 2, "rampup_samples": 30}
     by_steps = specs(**ramp, warmup_iterations=6)["04-training"]
-    # 5 steps of 2, 3 of 4, 2 of 6 sequences: 34 samples; then 10 steps of 8.
+    # 5 steps with 2 sequences, 3 with 4 and 2 with 6 are 34 samples; 10 steps with 8 follow.
     assert by_steps["duration"]["samples"] == 34 + 80
     assert by_steps["learning_rate"]["warmup_samples"] == 5 * 2 + 4
     by_samples = specs(**ramp, iterations=0, samples=120)["04-training"]
@@ -225,7 +225,7 @@ def test_a_ramp_is_rendered_in_megatrons_own_words():
 
 
 def stages(**sections):
-    """Return the memory and the weights of each stage of 13B on 4 stages of an H100 node."""
+    """Return memory and weights for each stage of the 13B model, with 4 stages on an H100 node."""
     parallel = {"tensor": 2, "pipeline": 4, **sections.pop("parallel", {})}
     training = {"global_batch": 64, "micro_batch": 1, **sections}
     settings = build({"parallel": parallel, "training": training}, device="H100-SXM", model="13b")
@@ -378,7 +378,7 @@ def test_a_fused_loss_and_gradients_in_bf16_are_planned_faster() -> None:
 
 
 def test_nemo_of_2023_is_planned_with_the_loss_that_a_published_row_of_it_has() -> None:
-    """NeMo 23.04 of the AWS document calls Megatron's own loss, and current NeMo a fused loss."""
+    """NeMo 23.04 (AWS document) calls the Megatron loss, and current NeMo a fused loss."""
     settings = load("aws-pile-175b")
     choice = full_choice(settings)
     columns = {"model": "GPT-3 175B", "accelerator": "A100", "n_accel": "128", "software": "NeMo"}

@@ -156,7 +156,7 @@ def test_the_page_names_the_errors_of_the_blind_test_and_where_its_rows_are_from
 
 @pytest.fixture(scope="module")
 def left_out() -> list[benchmark.LeftOut]:
-    """Return the errors of rows whose source, or whose family, was left out of the last fit."""
+    """Return the errors for rows that the last fit left out, by source or by family."""
     rows = [row for path in benchmark.TABLES for row in benchmark.read(ROOT / path)]
     return benchmark.read_left_out(rows)
 
@@ -270,8 +270,9 @@ def test_the_page_names_the_errors_of_the_fourth_blind_test() -> None:
 def test_intervals_learn_from_blind_errors_as_first_measured(
     left_out: list[benchmark.LeftOut],
 ) -> None:
-    """The errors of the third and fourth sets remain those of the first prediction, however the
-    model has changed."""
+    """For the third and fourth sets, the errors from the first prediction are kept, however the
+    model has changed.
+    """
     blind = benchmark.read_blind_errors()
     third = [left.error for left in blind if left.row.name.startswith("third")]
     assert (len(third), len(blind)) == (229, 89 + 229 + 140)
@@ -328,7 +329,7 @@ def test_a_row_may_state_the_width_of_its_heads(models: dict[str, Model]) -> Non
 
 
 def test_a_row_may_state_the_layers_of_the_first_and_last_stage(models: dict[str, Model]) -> None:
-    """BLOOM's embeddings take the place of one layer on the first stage, and of one on the last."""
+    """The BLOOM embeddings replace one layer on the first stage and one on the last."""
     cells = {"layers": "70", "hidden": "14336", "heads": "112", "pp": "12", "tp": "4"}
     stated = setup_for_words(
         models, n_accel="384", first_stage_layers="5", last_stage_layers="5", **cells
@@ -347,7 +348,7 @@ def test_words_state_blocking_launches_and_communication_that_nothing_hides(
 
 
 def test_programs_in_jax_are_not_those_of_the_fit(models: dict[str, Model]) -> None:
-    """A program is not one of NVIDIA's just because it uses Transformer Engine."""
+    """Using Transformer Engine does not make a program one of NVIDIA's."""
     jax = setup_for_words(models, software="MaxText (JAX, XLA), Transformer Engine")
     nemo = setup_for_words(models, software="NeMo, Transformer Engine")
     assert (jax.is_other_program, nemo.is_other_program) == (True, False)
@@ -707,7 +708,7 @@ def test_a_file_that_is_no_table_is_refused() -> None:
 
 
 def test_any_words_give_a_number_or_a_reason(models: dict[str, Model]) -> None:
-    """Predict random combinations of cells from all rows, some of them with mistakes."""
+    """Predict random combinations of cells from all rows, some with mistakes."""
     draw = random.Random(11)
     rows = table(PUBLISHED)
     slips = [

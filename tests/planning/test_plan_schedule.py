@@ -49,8 +49,8 @@ def test_three_ways_of_asking_give_one_length(asked: dict[str, Any]) -> None:
 
 
 def test_lumi_length_comes_out() -> None:
-    """300 B tokens at sequence length 2048 are 292,968,750 samples (the script's own sum), or
-    286,102 whole steps of 1024.
+    """300 B tokens at sequence length 2048 are 292,968,750 samples (as computed in the script), or
+    286,102 whole steps with 1024 samples.
     """
     choice = full_choice(
         build(

@@ -220,7 +220,7 @@ def replicated(shape: ModelShape) -> int:
 
 @given(shapes, cuts)
 def test_ranks_sum_to_the_whole(shape: ModelShape, cut: tuple[int, int]) -> None:
-    """The parameter counts of the ranks, less duplicates, add up to the model's count."""
+    """Parameters on all ranks, less duplicates, add up to the number in the model."""
     tensor, pipeline = cut
     stages = [
         on_rank(shape, tensor=tensor, pipeline=pipeline, stage=stage).total

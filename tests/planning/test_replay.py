@@ -1,5 +1,5 @@
-"""A replayed step, compared with the closed forms of pipelines, and with the plan's own times for
-counted work.
+"""A replayed step, compared with closed forms for pipelines, and with planned times for counted
+work.
 """
 
 from __future__ import annotations
@@ -85,8 +85,7 @@ def test_no_pass_begins_before_its_input_has_come() -> None:
             assert event.start >= passes[kind, chunk, microbatch, stage - 1].end + 0.25 - 1e-9
         if kind == "backward" and stage < 3:
             assert event.start >= passes[kind, chunk, microbatch, stage + 1].end + 0.25 - 1e-9
-    # All chunks but the first stage's first and the last stage's last send the result of each
-    # micro-batch.
+    # In each direction, every chunk but the last one sends its result for each micro-batch.
     assert sum(parts["pipeline"] for parts in found.parts) == pytest.approx(
         0.25 * 8 * (2 * 2 * 4 - 2)
     )
@@ -125,8 +124,8 @@ def setup(data: int = 1, global_batch: int = 64) -> StepSetup:
 
 
 def test_counted_work_has_the_prices_of_the_plan() -> None:
-    """The plan's counts for six layers of GPT-3, converted to time part by part, add up to the
-    planned time.
+    """The work planned for six GPT-3 layers, converted to time part by part, adds up to the planned
+    time.
     """
     own = replace(DEFAULT, latency_microseconds=0.0)  # bytes are counted, not messages
     model = StepModel(setup(), own)

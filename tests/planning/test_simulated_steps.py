@@ -1,4 +1,4 @@
-"""Proof that vTrain's step times on one node come from its simulator, not from training runs.
+"""Proof that the single-node step times in vTrain come from a simulator, not from training runs.
 
 VIA-Research/vTrain f8dda8473a48, data/ground_truth_single.csv; benchmarks/a100_step_times.csv has
 726 of its rows. vTrain's data folder calls the times measured. Measured times could not have
@@ -23,11 +23,11 @@ TABLE = ROOT / "benchmarks" / benchmark.STEP_TIMES
 NANOSECOND = 1e-6
 """One nanosecond in milliseconds, the unit of the table."""
 VOCABULARY = 50257
-"""The vocabulary of vTrain's simulated model, which is not padded."""
+"""Vocabulary size in the model that vTrain simulates. It is not padded."""
 POSITIONS = 1024
 
-# Nanoseconds of an all-reduce of this many MiB, by number of replicas: trace/a100/AR_GPU*_LUT of
-# vTrain, last column of times. 0 if no row needs the value.
+# Nanoseconds for an all-reduce by MiB and number of replicas: trace/a100/AR_GPU*_LUT in vTrain,
+# last time column. 0 if no row needs the value.
 ALL_REDUCE_NANOSECONDS = {
     123: {2: 737_400, 4: 0, 8: 0},
     147: {2: 866_300, 4: 0, 8: 0},
@@ -46,10 +46,10 @@ ALL_REDUCE_NANOSECONDS = {
     969: {2: 5_187_600, 4: 6_917_800, 8: 0},
 }
 LONGEST_LISTED = 1024
-"""MiB of the largest all-reduce in vTrain's table."""
+"""MiB in the largest all-reduce that the vTrain table lists."""
 BUS_BANDWIDTH = {2: 196.89, 4: 221.37, 8: 229.25}
-"""Speed of that all-reduce in GiB/s, by number of replicas. vTrain divides the size of larger ones
-by this, without the factor 2 (n - 1) / n of a ring.
+"""Speed of that all-reduce in GiB/s, by number of replicas. For larger ones, vTrain divides the
+size by this, without the factor 2 (n - 1) / n for a ring.
 """
 
 
@@ -67,7 +67,7 @@ class Configuration:
 
     @property
     def gradient_mebibytes(self) -> int:
-        """Return the 16-bit gradients of a rank as vTrain's simulator counts them, in whole MiB."""
+        """Return the size of the 16-bit gradients on a rank in whole MiB, as vTrain computes it."""
         width = self.hidden // self.tensor
         norms_and_biases = 6 * self.hidden + 7 * width
         layer = norms_and_biases + 12 * self.hidden * width
@@ -99,15 +99,15 @@ def milliseconds() -> dict[Configuration, float]:
 
 
 def _cells(row: benchmark.Known) -> dict[str, str]:
-    """Return the cells of a row's line in the table."""
+    """Return the cells in the table line for a row."""
     lines = TABLE.read_text().splitlines()
     line = int(row.name.split(":")[1])
     return next(csv.DictReader([lines[0], lines[line - 1]]))
 
 
 def all_reduce(mebibytes: int, replicas: int) -> float:
-    """Return the milliseconds of an all-reduce from vTrain's table, or from its formula if it is
-    larger.
+    """Return the milliseconds for an all-reduce from the vTrain table, or from a formula if too
+    large.
     """
     if replicas == 1:
         return 0.0

@@ -357,7 +357,7 @@ def test_a_vendors_older_stacks_are_slower() -> None:
 
 
 def test_products_of_attention_leave_tensor_cores_if_heads_are_not_a_multiple_of_8() -> None:
-    """BigScience measured 147.41 s for heads of 108 and 107.12 s for heads of 144, with tensor 4."""
+    """BigScience measured 147.41 s with heads of 108 and 107.12 s with heads of 144, at tensor 4."""
     unaligned = SETUPS["A100, heads of 108"]
     assert unaligned.shape.head_size == 108
     cells = BIGSCIENCE | {"heads": 96, "tp": 4, "pp": 12}

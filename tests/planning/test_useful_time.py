@@ -1,4 +1,4 @@
-"""The cost of faults: the simulated account adds up, and Llama 3's published rates lead to its
+"""The cost of faults: the simulated account adds up, and published rates for Llama 3 give its
 published result.
 """
 
@@ -178,9 +178,7 @@ def test_spares_answer_lost_nodes_in_the_allocation_until_none_is_left():
 
 
 def test_a_lost_node_is_answered_with_fewer_nodes_whose_steps_take_longer():
-    """Eight nodes may become six: after the loss of a node, a step takes 8/6 as long until the end
-    of the job.
-    """
+    """Eight nodes may become six: once a node is lost, steps take 8/6 as long until the job ends."""
     faults = [(1000.0, GPU)]
     policy = Policy(queue=7200, fewer_nodes=(6, 4))
     fewer = simulate(PARTS, policy, 5000, GivenFaults(*faults))
@@ -205,7 +203,7 @@ def test_too_few_nodes_end_the_job_and_the_next_one_has_all():
 
 
 def test_a_new_job_has_all_nodes_although_the_last_failure_left_no_time_for_a_step():
-    """Half of the nodes are lost minutes before the end of a one-hour job."""
+    """Half the nodes are lost minutes before a one-hour job ends."""
     parts = replace(PARTS, walltime=3600)
     faults = [(3480.0, GPU)]
     fewer = simulate(parts, Policy(fewer_nodes=(4,)), 9000, GivenFaults(*faults))
@@ -267,7 +265,7 @@ def test_failures_come_at_the_rate_and_in_the_shares_that_were_published():
 
 
 WITH_COPIES = replace(PARTS, save_stall=0, save_lag=0, near=NEAR)
-"""A step takes 10.5 s with its half of a copy, and a cycle of ten steps 105 s."""
+"""A step takes 10.5 s with its half of a copy, so a ten-step cycle takes 105 s."""
 
 
 def test_a_failure_takes_back_to_the_newest_copies_in_the_same_allocation():

@@ -43,9 +43,7 @@ def step(iteration: int, **changes: object) -> dict[str, object]:
 
 
 def history_of(records: list[dict[str, object]]) -> History:
-    """Write the records of these steps; `rank_seconds`, the times of their ranks, go to a separate
-    file.
-    """
+    """Write step records. The time that each rank took (`rank_seconds`) goes to a separate file."""
     times = [
         RankTimes(record["iteration"], 1, record["segment"], array("d", seconds))
         for record in records
@@ -60,9 +58,7 @@ def saved(*iterations: int) -> list[Event]:
 
 @pytest.fixture
 def make() -> SimpleNamespace:
-    """Builders of records, as a fixture instead of a module, so that they work with every import
-    mode of pytest.
-    """
+    """Functions to build records. As a fixture, they work with every pytest import mode."""
     started = Event("started", world_size=2, segment=0, time=990.0)
     return SimpleNamespace(
         step=step, history=history_of, saved=saved, started=started, vocabulary=VOCABULARY

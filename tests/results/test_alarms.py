@@ -44,7 +44,7 @@ def curve(num_steps, noise, seed=1, power=0.25):
 
 
 # Losses from BigScience's public chronicles (tr1-13B-base, tr8-104B-wide, tr8b-104B, tr11-176B-ml
-# of bigscience-workshop/bigscience), with the last iteration before people noticed the problem.
+# of bigscience-workshop/bigscience), up to the last iteration before people noticed the problem.
 THIRTEEN = [
     (29020, 2.775923),
     (29030, 2.772822),
@@ -246,7 +246,7 @@ def test_a_loss_of_exactly_zero_is_an_alarm_once():
 
 
 def rows_of(**columns):
-    """Return steps of 2 s each with a loss of 3, changed by the keyword arguments."""
+    """Return 2 s steps with loss 3. Keyword arguments replace or add columns."""
     length = len(next(iter(columns.values())))
     usual = {
         "loss": [3.0] * length,
@@ -292,7 +292,9 @@ def test_a_number_that_creeps_up_is_a_drift_and_its_evidence_is_named(metric, us
 
 
 def test_what_warms_up_or_jumps_once_or_wanders_is_no_growth():
-    """Try caches that fill, jumps of an allocator, an epoch's rhythm, and a shared machine's noise."""
+    """Try caches that fill up, allocator jumps, an epoch rhythm, and noise from a shared
+    machine.
+    """
 
     def growths(values, **how):
         watch = GrowthWatch("memory", **how)
@@ -445,8 +447,8 @@ def test_a_log_of_evaluations_alone_has_alarms():
 
 
 def test_evaluations_that_rise_by_a_little_each_time_diverge():
-    """The validation loss rises by 60 % in total. Over any twelve records, the median of the last
-    four is less than a quarter above that of the first four.
+    """The validation loss rises by 60 % in total. In any twelve records, the median rises by less
+    than a quarter from the first four to the last four.
     """
     evaluations = [SimpleNamespace(iteration=1000 * n, loss=3 + 0.08 * n) for n in range(1, 25)]
     (alarm,) = find_alarms([], evaluations)
@@ -508,7 +510,7 @@ def test_gradient_norms_that_are_no_number_are_an_alarm_where_the_loss_says_noth
 
 
 def test_overflows_in_fp16_are_healthy_until_nothing_but_overflows_is_seen():
-    """Each of the first steps is skipped, and halves a loss scale of 2^32."""
+    """Each of the first steps is skipped and halves a loss scale of 2^32."""
     overflows = [
         SimpleNamespace(iteration=n, loss=10.9, grad_norm=math.inf, skipped=1, loss_scale=2.0**-n)
         for n in range(1, 60)

@@ -60,7 +60,7 @@ def test_the_cost_counts_nodes_in_use_and_nodes_held(history):
 
 
 def test_a_job_that_never_had_all_its_nodes_holds_them_all(history):
-    """Run every step on half of the plan's devices. The job still holds all of them."""
+    """Run every step on half of the planned devices. The job still holds all of them."""
     half = History(history.steps[8:])
     changed = Event("replicas_changed", time=180.0, replicas=1, planned_replicas=2, world_size=1)
     account = account_wall_time(half, events=[changed])

@@ -306,7 +306,7 @@ def test_operations_of_a_token_are_no_speed():
 
 
 def test_figures_of_one_log_that_contradict_each_other_are_named(told):
-    """With a 70B model, 3.7k tokens/s are 1.6 times the peak of an H100, not 15 % of it."""
+    """With a 70B model, 3.7k tokens/s need 1.6 times what an H100 can do at peak, not 15 %."""
     llama = ["model=Llama-3 70B", "accelerator=H100-SXM5", "n_accel=64", "tp=4", "pp=4"]
     said = "We see {} tokens/s on each GPU and {} % MFU."
     notes = told(said.format("3.7k", 15), *llama)["assumed"]

@@ -1,6 +1,4 @@
-"""Causes in the set-up or the measurement of a training run, and causes that are common for a kind
-of training run.
-"""
+"""Causes in how a training run is set up or measured, and causes common to a kind of training run."""
 
 from __future__ import annotations
 
@@ -32,8 +30,7 @@ def _named(text: str) -> list[str]:
 
 
 def _usual(text: str) -> list[str]:
-    """Return the names of the most likely causes for the kind of training run that a text
-    describes."""
+    """Name the most likely causes for the kind of training run described in a text."""
     return [suspect.part.name for suspect in ranked_suspects(text, {})][:LISTED_CAUSES]
 
 

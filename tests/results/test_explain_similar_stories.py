@@ -35,9 +35,9 @@ from runbook.tools.speed.story_subjects import subjects_in
 from runbook.tools.speed.suspects import LISTED_CAUSES
 
 HELD_OUT_SHARE = 4
-"""One in four stories of the first collection is held out, by the hash of its address."""
+"""One in four stories in the first collection is held out, chosen by address hash."""
 SECOND_HELD_OUT_OF_FIVE = 2
-"""Number of stories of the second collection, of every five, that are held out."""
+"""In the second collection, this many in every five stories are held out."""
 VAGUE = "The images of coco need 20 minutes an epoch on a 3090, where a colleague has two."
 ANOTHER_MODEL = "another model"
 """A part that explain computes, and that one story accepts. It has no check."""
@@ -257,7 +257,7 @@ def test_json_lists_the_similar_stories_of_a_cause(tmp_path):
     [(StoryUse.SECOND_HELD_OUT, (60, 30, 40)), (StoryUse.HELD_OUT, (57, 30, 43))],
 )
 def test_held_out_stories_are_answered_as_often_as_measured(use, measured, answer, index):
-    """The number of stories, and of correct answers by the rules alone and with other stories.
+    """Count the stories, and the correct answers by rules alone and with other stories.
 
     The second collection was measured once, before anybody read it (2026-11-29). The first had been
     measured before, with 38 correct answers.
@@ -272,7 +272,7 @@ def test_held_out_stories_are_answered_as_often_as_measured(use, measured, answe
 
 
 def test_training_stories_are_answered_by_those_of_other_repositories(answer):
-    """Every sixth story of the cross-validation that chose the parameters of the search."""
+    """Answer every sixth story from the cross-validation used to choose the search parameters."""
     stories = stories_for(USED)
     training = [story for story in stories if story.use is not StoryUse.RULES][::6]
     by_rules = 0
@@ -287,5 +287,5 @@ def test_training_stories_are_answered_by_those_of_other_repositories(answer):
 
 
 def _repository(story: Story) -> str:
-    """Return the repository of an issue, or the whole address of another page."""
+    """Return the repository in the address of an issue, or the whole address for another page."""
     return story.address.partition("#")[0].lower()

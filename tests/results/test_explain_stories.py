@@ -1,7 +1,7 @@
 """Fifty public threads about slow training, each with the cause that its thread accepts.
 
 The threads were collected before any rule was read (2026-11-28). One half was used to improve the
-rules. On the openings of the other half, 15 of 25 answers were then right, as before. Later its
+rules. With openings from the other half, 15 of 25 answers were then right, as before. Later its
 misses improved the rules too, so neither half is a blind test any more. The texts state the facts
 and figures of each opening in our words. Similar stories are not used here.
 """

@@ -1,4 +1,4 @@
-"""Causes that the set-up of a slow training run makes likely, and figures from other people's runs."""
+"""Causes made likely by how a slow training run is set up, and figures from other people's runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _named(text: str) -> list[str]:
 
 
 def _suspected(text: str) -> list[str]:
-    """Return the names of the causes that a text shows signs of, most likely first."""
+    """Name the causes that a text shows signs of, most likely first."""
     return [suspect.part.name for suspect in ranked_suspects(text, {}) if suspect.has_sign]
 
 

@@ -27,7 +27,7 @@ def _named(text: str) -> list[str]:
 
 
 def _suspected(text: str) -> list[str]:
-    """Return the names of the causes that a text shows signs of, most likely first."""
+    """Name the causes that a text shows signs of, most likely first."""
     return [suspect.part.name for suspect in ranked_suspects(text, {}) if suspect.has_sign]
 
 

@@ -314,7 +314,7 @@ def test_a_denial_is_read_only_close_to_its_cause():
 
 
 def test_lines_that_differ_in_many_zeros_are_few():
-    """A list of zeros and ones may differ in every line of a log."""
+    """A list of zeros and ones may be different in every log line."""
     lines = [f"tokens of experts: {' '.join(f'{number:010b}')}" for number in range(999)]
     assert len(distinct_lines("\n".join(lines)).splitlines()) < 12
 

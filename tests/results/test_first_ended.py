@@ -1,4 +1,4 @@
-"""What is reported if a log shows only the consequences of another rank's end."""
+"""What is reported if a log shows only the consequences after another rank ended."""
 
 from __future__ import annotations
 

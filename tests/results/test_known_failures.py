@@ -58,8 +58,8 @@ def test_failure_is_known_by_its_words(name):
     assert found.remedy
 
 
-# Lines of other people's failed jobs, from public issue threads (numbers changed), read on
-# 2026-11-21.
+# Lines from other people's failed jobs, read in public issue threads on 2026-11-21 (numbers
+# changed).
 SEEN = {
     "collective timeout": "[rank0]:[E321 02:07:08.408 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective "
     "operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600060 milliseconds before",
@@ -290,7 +290,7 @@ def test_a_rule_without_source_or_example_does_not_build():
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.kind.name}: {rule.example[:40]}")
 def test_the_first_look_lets_every_pattern_through(rule):
-    """Every match of a pattern contains one of the words that make a line worth a closer look."""
+    """Anything that a pattern matches contains a word that makes a line worth a closer look."""
     for pattern in (*rule.patterns, *rule.error_patterns):
         for literals in literals_of(regex_parser.parse(pattern)):
             assert any(word in literal for literal in literals for word in SIGNAL_WORDS), (
@@ -378,7 +378,7 @@ def test_words_of_trainings_that_went_on_alarm_nobody(line):
     assert find_failures([line]) == []
 
 
-# Lines that contain a rule's words in a different sense, and lines of a healthy node.
+# Lines that use the words from a rule in a different sense, and lines from a healthy node.
 OTHER_SENSE = (
     "IndexError: list index out of range",
     "IndexError: string index out of range",
@@ -568,8 +568,8 @@ def test_records_that_end_without_numbers_are_a_failure(tmp_path, records, line)
     )
 
 
-# Output of programs that start without an error, and the kind of failure that the same words mean
-# in an error.
+# Output from programs that start without an error, and the failure that the same words mean in an
+# error.
 ANNOUNCED = (
     ("FlashAttention2 is not installed", kinds.MODULE),
     ("Please install flash-attn for faster training", kinds.MODULE),

@@ -105,7 +105,8 @@ def test_positions_in_tokens_or_samples_become_steps(unit, where):
 
 
 def test_the_mean_of_a_block_stands_where_its_evaluation_does():
-    """Rounds of MLPerf record the first sample of a block, its last sample or its size. With single
+    """MLPerf rounds record the first sample in a block, the last sample or the block size. With
+    single
     steps, no mean is needed.
     """
     for stats, where in [
@@ -179,7 +180,7 @@ def test_several_files_of_one_run_count_each_evaluation_once(tmp_path):
 
 @pytest.fixture
 def run(tmp_path, make, plan, spec):
-    """Return a function that writes a run of six steps, planned for any number of steps.
+    """Return a function that writes a six-step run, planned for any number of steps.
 
     The fourth step was repeated after a restart.
     """

@@ -264,7 +264,9 @@ LOST_WORKER = "RuntimeError: DataLoader worker (pid(s) 4711) exited unexpectedly
 
 
 def cause_of_lost_worker(*lines):
-    """Return what is reported if these lines come before the report of a data loader's parent."""
+    """Return the reported cause if these lines come before the report from a data loader's
+    parent.
+    """
     parent = [*traceback("_queue.Empty"), *FOLLOWS, *traceback(LOST_WORKER)]
     return find_cause(find_failures([*lines, *parent]))
 

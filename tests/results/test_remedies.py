@@ -27,7 +27,7 @@ needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
 
 def cause_of(text: str) -> str:
-    """Return the name of the failure that a program's output shows."""
+    """Name the failure shown in program output."""
     cause = find_cause(find_failures(text.splitlines()))
     assert cause is not None, text
     return cause.name

@@ -19,7 +19,7 @@ def _given():
 
 
 def measured():
-    """Run as the job's ranks, each of which counts its own step."""
+    """Run as ranks in a job. Each rank counts the work in its own step."""
     import torch
 
     from runbook.plan_file.rehearsed_work import BACKWARD, FORWARD, MATRIX
@@ -82,8 +82,8 @@ def _count_one_copy_of_gloo(counter):
     each copy alone.
 
     Gloo's worker thread still holds the copy for a moment after the rank continues. On a busy
-    machine it kept the tied embedding's copy (65,536 B, 3.6 % of the peak) until the next bucket
-    was summed.
+    machine it kept the copy for the tied embedding (65,536 B, 3.6 % of the peak) until the next
+    bucket was summed.
     """
     allocated = counter._allocated
 
@@ -111,7 +111,7 @@ def _sums(amounts):
 
 
 def rehearsed():
-    """Run one process that acts as each of the job's ranks in turn."""
+    """Run one process that acts as each rank in the job in turn."""
     from runbook.training.rehearsal.rank import rehearse
 
     folder, plan = _given()

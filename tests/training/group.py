@@ -1,6 +1,4 @@
-"""Starts ranks of the trainer in fractions of a second by forking a process that has imported
-everything.
-"""
+"""Starts trainer ranks in fractions of a second by forking a process with everything imported."""
 
 import json
 import os

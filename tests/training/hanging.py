@@ -1,5 +1,5 @@
-"""A rank that hangs while the others wait as on a GPU: in a copy of a result, outside every
-function of torch.distributed.
+"""A rank that hangs while the others wait as on a GPU: in copying a result, outside every
+torch.distributed function.
 """
 
 import os

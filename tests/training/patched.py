@@ -18,8 +18,8 @@ for engine in ("deepspeed_engine", "deepspeed_pipeline"):
 
 
 def main():
-    """Return the exit code of the patch (module:function) if it returns one, and otherwise the
-    trainer's.
+    """Return the exit code from the patch (module:function) if it has one; otherwise run the
+    trainer.
     """
     atexit.register(trainer.leave, 1)  # A patch that fails may have joined a process group.
     module, _, name = os.environ.pop(PATCH, "").partition(":")

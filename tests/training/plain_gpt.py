@@ -1,6 +1,4 @@
-"""A GPT in plain PyTorch, written from the papers, and a comparison of one of its steps with one of
-the engine.
-"""
+"""A GPT in plain PyTorch, written from the papers and used to check a step of the engine."""
 
 import json
 import math
@@ -58,8 +56,8 @@ def compare():
 
 
 def without_key(found, expected, spec):
-    """A key's bias adds the same value to all scores of a query, so its gradient is zero and has no
-    relative error.
+    """The key bias adds the same value to all scores for a query, so its gradient is zero and has
+    no relative error.
 
     With rotary positions, the bias is rotated by position, and its gradient is like any other.
     """

@@ -116,9 +116,7 @@ def count_attention():
 
 
 def wrong_attention():
-    """Make the attention of the third of four layers wrong by one bit when a step begins for the
-    second time.
-    """
+    """Make attention wrong by one bit in the third of four layers, the second time a step begins."""
     from runbook.training.engines import gpt_model
 
     forward = gpt_model.CausalAttention.forward
@@ -136,7 +134,7 @@ def wrong_attention():
 
 
 def inside_flips():
-    """Flip one bit inside a block of a layer in the first computation of each step."""
+    """Flip one bit inside a block in a layer, when each step is computed for the first time."""
     from runbook.training.replay.replayer import Replayer
 
     compute = Replayer._pass
@@ -163,7 +161,7 @@ def inside_flips():
 
 
 def flip_output(flip, _module, _inputs, output):
-    """Flip the bit in a module's output, or in the output's gradient."""
+    """Flip the bit in the module output, or in its gradient."""
     tensor = output[0] if isinstance(output, tuple) else output
     if flip.part == "forward":
         tensor.data.copy_(flipped(flip, tensor))

@@ -145,7 +145,7 @@ class ReplayCase:
 
 
 def num_ranks(layout: str) -> int:
-    """Return the number of processes of a layout."""
+    """Return the number of processes that a layout needs."""
     count = 1
     for size in LAYOUTS[layout].values():
         count *= size
@@ -196,9 +196,7 @@ def _draw_case(number: int, dice: random.Random) -> ReplayCase:
 
 
 def change_token(tokens: Path, sample: Sequence[int], position: int) -> None:
-    """Flip the lowest bit of a sample's token in a token file, which is replaced by a separate
-    copy.
-    """
+    """Flip the lowest bit in a token of a sample, in a separate copy that replaces the token file."""
     content = numpy.fromfile(tokens, "<u2")
     index = _find(content, sample, position)
     content[index] ^= 1
@@ -207,7 +205,7 @@ def change_token(tokens: Path, sample: Sequence[int], position: int) -> None:
 
 
 def _find(content: numpy.ndarray, sample: Sequence[int], position: int) -> int:
-    """Return the position of a sample's token: the only place with the same tokens around it."""
+    """Find a token from a sample in a token file: the only place with the same tokens around."""
     around = 8
     first = min(max(0, position - around // 2), len(sample) - around)
     text = numpy.asarray(sample[first : first + around], content.dtype)

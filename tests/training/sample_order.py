@@ -1,6 +1,4 @@
-"""Runs in a forked rank: writes the tokens of every sample of a training run in reading order (see
-patched.py).
-"""
+"""Runs in a forked rank (see patched.py) to write the tokens in all samples, in reading order."""
 
 import os
 import sys

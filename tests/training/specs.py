@@ -173,5 +173,5 @@ def write_corpus(prefix, documents=40, length=200, vocabulary=250, seed=7):
 
 
 def metrics(folder, name="metrics.jsonl"):
-    """Read the lines of one of the run's jsonl files."""
+    """Read all lines from a jsonl file in a run folder."""
     return [json.loads(line) for line in (Path(folder) / name).read_text().splitlines()]

@@ -37,7 +37,7 @@ def started(zygote, tmp_path_factory, corpus, **options):
 
 @pytest.fixture(scope="module")
 def whole(zygote, tmp_path_factory, corpus):
-    """Return finished runs of 6 iterations with checkpoints 4 and 6, one for each set of options."""
+    """Return finished 6-iteration runs with checkpoints 4 and 6, one for each set of options."""
     known = {}
 
     def finished(**options):

@@ -62,7 +62,7 @@ def test_a_rehearsal_runs_without_git_and_is_marked_as_one(tmp_path):
 
 
 def run_jobs(tmp_path, *jobs, seconds=900.0):
-    """Run this module's functions as jobs, and return the content of gpu.json."""
+    """Run functions in this module as jobs, and return the content of gpu.json."""
     results = Results(tmp_path / "out", rehearsal=True, commit="")
     Runner(jobs, results, time.monotonic() + seconds).run()
     return json.loads((tmp_path / "out" / "gpu.json").read_text())

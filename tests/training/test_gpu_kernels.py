@@ -1,5 +1,5 @@
-"""The trainer's Triton kernels in Triton's interpreter on a CPU, compared with float64, and in
-complete training runs.
+"""The trainer's kernels, run by the Triton interpreter on a CPU, against float64 and in complete
+training runs.
 """
 
 import pytest
@@ -146,7 +146,7 @@ def test_a_norm_adds_its_gradients_up_in_float32(kernels):
 def test_products_in_8_bits_are_as_exact_as_8_bits_are(kernels):
     (values, weight, bias), exact = pairs(HALF, (48, 64), (32, 64), (32,))
     eight_bits = kernels["eight_bits"]
-    # Triton's interpreter truncates where a GPU rounds, so the errors here are twice those of a
+    # The Triton interpreter truncates where a GPU rounds, so errors are twice as large here as on a
     # GPU.
     with torch.no_grad():
         found = eight_bits.product(values * 1e4, weight, bias)

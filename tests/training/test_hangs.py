@@ -19,7 +19,7 @@ PLACES = {
     "collective": ("step", "send_on_the_network", 4),
     "save": ("saving", "save", 1),
 }
-"""The reported place of each hang, and the number of ranks on each machine."""
+"""Where each hang is reported, and the number of ranks on each machine."""
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_the_hung_rank_is_named_and_ended(jobs, place):
 
 
 def test_in_a_training_a_first_rank_that_hangs_ends_itself(jobs):
-    """Rank 0 hangs, and the other rank waits in one of megatron-core's coalesced reductions."""
+    """Rank 0 hangs, and the other rank waits in a coalesced reduction in megatron-core."""
     job = jobs["training"]
     assert job.ranks[0].wait() == 70, job.err[-2000:]
     [hang] = job.events("hang")

@@ -54,7 +54,7 @@ def test_copies_are_equal_and_each_has_a_storage_of_its_own_size(pins):
     made = [copies.copy(tensor) for tensor in STATE]
     assert all(torch.equal(*pair) for pair in zip(made, STATE, strict=True))
     assert all(copy.is_contiguous() for copy in made)
-    # torch's writer clones tensors that are part of a larger storage.
+    # The torch writer clones tensors that are part of a larger storage.
     assert all(copy.untyped_storage().nbytes() == copy.nbytes for copy in made)
     assert all(copies.has(copy) for copy in made if copy.numel())
     assert not any(copies.has(tensor) for tensor in STATE)

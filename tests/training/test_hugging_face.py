@@ -241,7 +241,7 @@ MADE = {
     ),
     "StableLm": ({**LLAMA, "normalization": "layernorm"}, {"partial_rotary_factor": 1.0}),
 }
-"""`transformers` models with random weights: the plan's model, and the config's keys besides sizes.
+"""`transformers` models with random weights: the planned model, and config keys besides the sizes.
 """
 
 
@@ -289,9 +289,7 @@ def test_a_model_made_by_transformers_is_imported(name, offline, zygote, tmp_pat
 
 
 def train_theirs(model, batches, plan):
-    """Return the losses of a plain loop over these batches, with the plan's AdamW and clipped
-    gradients.
-    """
+    """Return the losses from a plain loop over these batches, with AdamW and clipping as planned."""
     import torch
 
     matrices = [weight for weight in model.parameters() if weight.dim() > 1]

@@ -1,4 +1,4 @@
-"""One step of the trainer equals one step of a GPT written independently, in plain PyTorch."""
+"""The trainer computes the same step as a GPT written independently in plain PyTorch."""
 
 import json
 

@@ -60,7 +60,7 @@ def test_auto_that_falls_back_says_so(tmp_path, monkeypatch, kernels, is_gpu, fa
     ],
 )
 def test_one_rank_says_what_holds_for_all(rank, reason, says):
-    """If every rank reported a fault of all ranks, thousands of equal lines would hide all others.
+    """If every rank reported a fault on all ranks, thousands of equal lines would hide the rest.
 
     A fault of a single rank is reported by that rank.
     """

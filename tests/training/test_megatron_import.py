@@ -41,7 +41,7 @@ MODELS = {"gpt": GPT, "llama": LLAMA}
 
 @pytest.fixture(scope="module")
 def saved(zygote, tmp_path_factory):
-    """Return the folder of a model's Megatron-LM checkpoint, by format and layout."""
+    """Return a function to save a Megatron-LM checkpoint, once for each model, format and layout."""
     done = {}
 
     def get(model, form, tensor=1, pipeline=1, virtual=1, padded=256, dtype="float32", **arguments):
@@ -63,7 +63,7 @@ def saved(zygote, tmp_path_factory):
 
 
 def expected_weights(model):
-    """Return all weights of the complete model, without the rows of the padded vocabulary."""
+    """Return all weights in the complete model, without the padding rows in the vocabulary."""
     shapes = our_shapes(model)
     for name, shape in shapes.items():
         if shape[0] == model.shape.padded_vocabulary:
@@ -153,7 +153,7 @@ def test_the_imported_model_gives_the_logits_of_a_plain_one_and_the_first_loss(
 
 @pytest.fixture
 def made(tmp_path):
-    """Return a function that writes a checkpoint of one rank and reads it for the plan's model.
+    """Return a function that writes a single-rank checkpoint and reads it for the planned model.
 
     Weights and arguments may be changed.
     """
@@ -654,7 +654,7 @@ def test_a_value_that_is_not_finite_leaves_nothing_behind(copied, offline, tmp_p
 
 @pytest.mark.parametrize("form", ["torch_dist", "torch"])
 def test_one_weight_is_in_memory_at_a_time(form, saved, zygote, tmp_path):
-    """Import models of 113 MB and of 7 MB in files of 8 MB, and compare the memory.
+    """Import 113 MB and 7 MB models in 8 MB files, and compare the memory.
 
     Torch keeps one file in memory while writing it.
     """

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.training
 
 
 def test_the_rank_that_leaks_is_named_once_with_what_is_left(zygote, run):
-    """Only one rank of the first training run leaks, and no rank of the second."""
+    """Only one rank leaks in the first training run, and none in the second."""
     content = specs.spec(iterations=170, copies=2)
     faults = {"RUNBOOK_FAULTS": "leak:rank=0,bytes=2000000", "LOCAL_WORLD_SIZE": "2"}
     job = zygote.train(run, content, patch="training.patched:little_memory", extra=faults)

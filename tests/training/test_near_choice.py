@@ -10,7 +10,7 @@ from runbook.training.near.which_copy import (
 )
 
 TWO_NODES = (0, 0, 1, 1)
-"""The node of each of four ranks."""
+"""The node that each rank runs on."""
 KNOWN = LoadHistory(frozenset({"a", "b"}), frozenset())
 
 
@@ -19,7 +19,7 @@ def held(node, ranks, iteration, lineage="a", shared=0):
 
 
 def with_partners(iteration, **about):
-    """Return the copies that two nodes hold: those of their own ranks and of their partners."""
+    """Return the copies that two nodes hold, both for their own ranks and for their partners."""
     return [*held(0, range(4), iteration, **about), *held(1, range(4), iteration, **about)]
 
 

@@ -1,4 +1,4 @@
-"""The time limit of an import in the preflight's last stage."""
+"""The time limit for imports in the last preflight stage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAILING_MODULE = "raise DeprecationWarning('pkg_resources is deprecated')\n"
 
 
 def probe_with(module: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """Run the probe of one rank with this module in place of megatron-core."""
+    """Run the single-rank probe with this module in place of megatron-core."""
     package = tmp_path / "modules" / "megatron" / "core"
     package.mkdir(parents=True)
     for folder in (package, package.parent):

@@ -1,4 +1,4 @@
-"""A checkpoint restores the random states of megatron-core's tracker, even if CUDA graphs advance
+"""A checkpoint restores the random states in the megatron-core tracker, even if CUDA graphs advance
 them.
 """
 

@@ -67,7 +67,7 @@ class Reader:
 def ahead():
     """Return a function that creates readers, and close these readers after the test.
 
-    A reader's pieces have the given number of micro-batches.
+    Each piece has this many micro-batches.
     """
     readers = []
 

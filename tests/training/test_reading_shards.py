@@ -1,6 +1,4 @@
-"""A rank's part of a stored tensor is loaded with few copies, and with a GPU, threads verify the
-files.
-"""
+"""A rank loads its part of a stored tensor with few copies; with a GPU, threads verify files."""
 
 import pytest
 

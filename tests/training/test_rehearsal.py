@@ -62,7 +62,7 @@ def test_a_rehearsed_rank_counts_what_a_real_one_does(layout, zygote, tmp_path):
 
 
 def _assert_same_work(rehearsed, counted):
-    """Check that the products and messages of a rehearsal equal those of a real run.
+    """Check that a rehearsal counts the same matrix products and messages as a real run.
 
     A real run also has gloo's own copies, and clips gradients that are not zero.
     """
@@ -74,7 +74,7 @@ def _assert_same_work(rehearsed, counted):
 
 
 def _planned_passes(content, stage):
-    """Return the kinds of passes in the planner's order, without repetitions."""
+    """Return the kinds of passes in planned order, without repetitions."""
     pipeline = content["parallel"]
     batch = content["batch"]
     order = schedule_of(

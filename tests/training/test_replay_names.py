@@ -1,7 +1,7 @@
 """`runbook replay RUN --step N` names the step, rank, layer and cause of what went wrong in
 training.
 
-CI runs one case of each of two kinds, and trains the replay in forked processes.
+CI runs one case for each of two kinds, and trains the replay in forked processes.
 RUNBOOK_TEST_REPLAYS=20 draws twenty cases of all kinds and runs every command with the real
 launcher.
 """
@@ -116,7 +116,7 @@ def expected(case: ReplayCase, answer):
         return data
     if case.position < specs.TINY["sequence_length"]:
         return data | {"rank": readers[0], "part": "forward", "layer": 0}
-    # The last token of a sample is only a label, so the gradient of its loss differs first.
+    # The last token in a sample is only a label, so the loss gradient is the first to differ.
     first = answer["difference"]["rank"]
     assert first in readers
     return data | {"rank": first, "part": "backward", "layer": replay_cases.LAYERS + 1}

@@ -300,7 +300,7 @@ def test_a_longer_training_goes_on(zygote, tmp_path, undisturbed):
 def test_a_training_keeps_the_padding_of_its_vocabulary_under_another_cut(
     zygote, tmp_path, undisturbed
 ):
-    """Keep the checkpoint's padding, although the plan pads to a multiple of 128 x tensor."""
+    """Keep the padding in the checkpoint although the plan pads to a multiple of 128 x tensor."""
     folder = _again(undisturbed, tmp_path)
     again = zygote.train(
         folder, content(copies=1, tensor=2, model={"padded_vocabulary": 512}, fingerprint="e" * 64)

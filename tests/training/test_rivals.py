@@ -1,4 +1,4 @@
-"""The plain programs that the trainer's speed is compared with, and the table of results."""
+"""The plain programs used to judge the trainer's speed, and the results table."""
 
 import pytest
 

@@ -39,7 +39,7 @@ def trained(zygote, corpus, folder, checkpoint, **options):
 
 
 def weights(folder, iteration):
-    """Return the checksums of the shards that contain all numbers of a checkpoint."""
+    """Return checksums for the shards, which contain all the numbers in a checkpoint."""
     files = json.loads(
         (folder / "checkpoints" / f"iter_{iteration:07d}" / "metadata.json").read_text()
     )["files"]

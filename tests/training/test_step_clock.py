@@ -1,5 +1,5 @@
-"""Times of a step's parts on a GPU: real training whose clock gets the events of a simulated
-stream.
+"""Timing the parts of a step on a GPU: real training in which the clock gets events from a
+simulated stream.
 """
 
 import os
@@ -18,8 +18,8 @@ COPY = 0.25
 FORWARD = 1.0
 REDUCTION = 0.5
 OPTIMIZER = 0.125
-"""Seconds of the stream's work. Rank 1's forward and backward passes take twice as long as rank
-0's.
+"""Seconds of work in the stream. Forward and backward passes take twice as long on rank 1 as on
+rank 0.
 """
 
 
@@ -43,7 +43,7 @@ class Event:
 
 
 def on_a_gpu():
-    """Add the stream's work to the CPU's, and use windows of one step for slow ranks."""
+    """Add stream work to the work on the CPU, and look for slow ranks in windows of one step."""
     import torch
 
     from runbook.plan_file import slow_ranks

@@ -63,7 +63,7 @@ def beat(rank=0, **values):
 
 
 def ranks(*entered, **values):
-    """Return the heartbeats of ranks that have entered this many collectives of one group."""
+    """Return heartbeats from ranks that have entered this many collectives in one group."""
     return [beat(rank, entered={"0": count}, **values) for rank, count in enumerate(entered)]
 
 
@@ -187,7 +187,7 @@ class Simulated:
 def test_no_legitimate_step_or_evaluation_is_a_hang_and_a_hang_is_found_on_a_simulated_clock(
     monkeypatch, seconds, first, limit
 ):
-    """Simulate steps of up to 600 s, a longer first step, and an evaluation of 20 minutes.
+    """Simulate steps that take up to 600 s, a longer first step, and a 20-minute evaluation.
 
     Then rank 3 stops in a step.
     """

@@ -15,8 +15,8 @@ STEPS = 10
 
 
 def expected_rate(step):
-    """Return the rate of a step, computed by hand: Megatron's exponential decay repeatedly halves
-    the distance, and ends at the minimum.
+    """Compute the rate in a step by hand. Exponential decay in Megatron repeatedly halves the
+    distance, and ends at the minimum.
     """
     if step <= WARMUP_STEPS:
         return PEAK * step / WARMUP_STEPS

@@ -177,6 +177,6 @@ class Calibrations:
 
     @property
     def _all(self) -> tuple[Calibration, ...]:
-        """Return each measurement once, also those that a run's plan stores as `others`."""
+        """Return each measurement once, also those that a plan stores as `others`."""
         every = [one for found in self.found for one in (found, *found.others)]
         return tuple(dict.fromkeys(replace(one, others=()) for one in every))

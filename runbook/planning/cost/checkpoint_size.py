@@ -25,7 +25,7 @@ class Storage:
     bytes_per_parameter: int
     checkpoint_bytes: int
     num_checkpoints: int
-    """Largest number of checkpoints that exist at the same time, including the one being written.
+    """Maximum number of checkpoints that exist at a time, including the one being written.
 
     The number is 0 if nothing is saved.
     """

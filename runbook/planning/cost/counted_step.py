@@ -157,7 +157,7 @@ class Replay:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of one step."""
+        """Return the seconds that one step takes."""
         return sum(self.parts[0].values())
 
     @property
@@ -285,7 +285,7 @@ def _group(name: str, model: StepModel) -> tuple[int, int]:
     }
     if name in groups:
         return groups[name]
-    # Names for other groups begin with the number of ranks.
+    # Names for other groups begin with the rank count.
     return int(name.split()[0]), world // layout.pipeline
 
 

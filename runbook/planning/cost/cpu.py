@@ -122,7 +122,7 @@ FORWARD_SHARE = 1 / 3
 
 
 def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] | None, str]:
-    """Return the step time on the site's CPUs, in seconds by part, and the source for it.
+    """Return the step time on CPUs at the site, in seconds by part, and where it comes from.
 
     If the time is unknown, return None and the reason.
     """
@@ -155,7 +155,7 @@ def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] 
 
 
 def _cores_per_node(choice: Choice, machine: Machine | None) -> int:
-    """Return the number of cores in this machine, or else in a node at the site; 0 if unknown."""
+    """Return the core count of this machine, or else of a node at the site; 0 if unknown."""
     if machine and machine.cores:
         return machine.cores
     return choice.site.hardware.cores_per_node
@@ -181,7 +181,7 @@ def _step_parts(choice: Choice, cores: int, core_flops: float) -> dict[str, floa
 
 
 def _largest_rank(choice: Choice) -> int:
-    """Return the number of parameters on the largest rank."""
+    """Return the parameter count on the largest rank."""
     layout = choice.layout
     ranks = []
     for stage, layers in enumerate(choice.stage_layers):

@@ -416,7 +416,7 @@ class _Campaign:
         made = parts.made_in(trained, self._steps_behind_save)
         self._account_for(training_from, stop_at, made)
         self._shared_step = account.steps
-        # The job's time has run out: it saves, and the next job starts.
+        # The job has run out of time: it saves, and the next job starts.
         if not self.is_over:
             account.held += parts.save_lag
             account.saves += parts.save_lag
@@ -694,7 +694,7 @@ def expected(
     training_seconds: float,
     seconds_between: float,
 ) -> UsefulTime:
-    """Return the useful share for a training run with `training_seconds` of steps."""
+    """Return the useful share for a training run with `training_seconds` spent on steps."""
     accounts = list(campaigns(parts, lambda: policy, training_seconds, seconds_between))
     shares = sorted(account.useful(parts.nodes, policy.spares) for account in accounts)
     median = middle(shares)

@@ -107,7 +107,7 @@ OURS = FLOPS_CONVENTION
 
 
 def flops(shape: ModelShape, sequences: float, convention: str = OURS) -> float:
-    """Return the number of operations in a step with this many sequences.
+    """Return how many operations a step with this many sequences takes.
 
     Raise `KeyError` for a convention that is not in `CONVENTIONS`.
     """

@@ -133,8 +133,8 @@ class Coefficients:
     through all nodes in the group.
     """
     jitter: float = 0.00477
-    """Share of time that is added whenever the number of devices doubles beyond eight, because all
-    devices wait for the slowest.
+    """Share of time to add for each doubling beyond eight devices, because all devices wait for the
+    slowest.
     """
 
 
@@ -283,19 +283,20 @@ _GRAPHED = 0.1
 This value was not measured.
 """
 _OVERLAPS_TENSOR = ("H100", "H100-500W", "Blackwell", "Blackwell Ultra")
-"""Families on which a vendor's own stack sends parts of a matrix product while it computes others.
+"""Families on which vendor stacks send parts of a matrix product while they compute others.
 
 Transformer Engine has done so with its user buffers since 2023. On an A100, Megatron-LM waits for
 the communication.
 """
 _SHOWN_WITH_SEQUENCE = 6 / 8
 _SHOWN_WITHOUT_SEQUENCE = 4 / 8
-"""Share of a layer's tensor-parallel communication that a vendor's own stack does not hide without
-these buffers, with sequence parallelism and without.
+"""Share of tensor-parallel communication that vendor stacks do not hide without these buffers, with
+sequence parallelism and without.
 
-Counted in `LinearWithGradAccumulationAndAsyncCommunication` of Megatron-core
-(tensor_parallel/layers.py). Of eight equal pieces, the gradients of weights hide two
-reduce-scatters of the backward pass, or without sequence parallelism both of its all-reduces.
+Counted in `LinearWithGradAccumulationAndAsyncCommunication` in Megatron-core
+(tensor_parallel/layers.py). There are eight equal pieces. Computing weight gradients hides two of
+them, the reduce-scatters in the backward pass, or without sequence parallelism four, both
+all-reduces.
 """
 _FORWARD_SHARE = 1 / 3
 """Share of the work in a micro-batch that belongs to the forward pass.
@@ -323,7 +324,7 @@ _NETWORK_LATENCY = 3.0
 
 @dataclass(frozen=True)
 class StepSetup:
-    """A way to train a model on a number of devices."""
+    """A way to train a model on several devices."""
 
     shape: ModelShape
     layout: Layout
@@ -341,7 +342,7 @@ class StepSetup:
     shown_data: float = 0.0
     """Share of the data-parallel communication that is never hidden."""
     overlaps_tensor: bool = True
-    """Whether a vendor's own stack sends parts of a matrix product while it computes others.
+    """Whether a vendor stack sends parts of a matrix product while it computes others.
 
     Megatron-LM does so only with `--tp-comm-overlap`, which is off by default.
     """
@@ -522,7 +523,7 @@ class StepModel:
 
     @property
     def _is_power_bound(self) -> bool:
-        """Return whether our trainer's large products run at the measured power limit."""
+        """Return whether large products in our trainer run at the measured power limit."""
         device = self.setup.device
         is_measured = (
             device.family == own_kernels.POWER_FAMILY
@@ -644,7 +645,7 @@ class StepModel:
 
     @cached_property
     def attention_rate(self) -> float:
-        """Return the operations per second of fused attention, which skips the upper triangle."""
+        """Return the operations per second in fused attention, which skips the upper triangle."""
         coefficients = self.coefficients
         setup = self.setup
         is_hopper = setup.device.family.startswith("H100")
@@ -1104,7 +1105,7 @@ class StepModel:
     def _ring_seconds(self, ranks: int) -> float:
         """Return the latency of one reduce-scatter or all-gather among data-parallel ranks.
 
-        NCCL sends it around a ring of all nodes the ranks are on.
+        NCCL sends it around a ring through all nodes the ranks are on.
         """
         layout = self.setup.layout
         span = layout.world_size // layout.pipeline
@@ -1125,7 +1126,7 @@ class StepModel:
         return 1
 
     def _unhidden_data(self, gather: float) -> float:
-        """Return the seconds of data-parallel communication if no computation hides it.
+        """Return the seconds that data-parallel communication takes if no computation hides it.
 
         This concerns DeepSpeed forks and the first Megatron-LM, both without ZeRO 1. The arguments
         are the same as in `_deepspeed_data`. No published result shows that any of this time is

@@ -42,7 +42,7 @@ class LongTraining:
     spares: int = field(default=0, metadata=OMIT_DEFAULT)
     """Nodes the job holds in reserve and does not train on."""
     devices_per_node: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Number of devices the job uses on each node. 0 means all devices in the node."""
+    """Devices that the job uses on each node. 0 means all devices in the node."""
 
 
 def jobs_in_a_row(seconds: float, walltime: float, reserve: float) -> int | None:

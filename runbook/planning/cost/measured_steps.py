@@ -1,14 +1,14 @@
 """Corrects planned step times with steps that were measured on the same system.
 
-The logarithm of measured to planned step time is taken for a sum of errors: one of each part of a
-step, weighted by the part's share; one of each doubling of the number of nodes; one that all steps
-of a system have in common; one that is shared by steps with nearly the same layout; and one that
-only the step itself has. All are normal, with the spreads below. A measurement then says much about
-steps that spend their time in the same way, and little about others. Systems that are unlike those
-of the fit have errors that are several times as large (`Spreads.unlike`), and the measurements also tell
-how likely that is.
+The logarithm of measured to planned step time is modeled as a sum of errors: one for each part of a
+step, weighted by the share of the part; one for each doubling of the node count; one common to all
+steps on a system; one common to steps with nearly the same layout; and one that only the step
+itself has. All are normal, with the spreads below. A measurement then says much about steps that
+spend their time in the same way, and little about others. On systems unlike those in the fit,
+errors are several times as large (`Spreads.unlike`), and the measurements also tell how likely that
+is.
 
-`python -m benchmarks.predict_after_measurement --fit` repeats the fit of the spreads.
+`python -m benchmarks.predict_after_measurement --fit` fits the spreads again.
 """
 
 import math
@@ -29,17 +29,17 @@ PARTS = {
     "data": ("data",),
     "waiting": ("waiting",),
 }
-"""The fields of `StepTime` that have one error in common."""
+"""Groups of fields in `StepTime` that have one error in common."""
 CAUSES = (*PARTS, "nodes")
-"""Everything that has an error of its own: the parts, and each doubling of the number of nodes."""
+"""Everything that has an error of its own: the parts, and each doubling of the node count."""
 PLACES = 9
 """Number of coordinates in `StepProfile.place`."""
 _RECOMPUTED = {"none": 0.0, "operators": 1.0, "selective": 1.0, "full": 2.0}
-"""How far ways of recomputation are apart, in doublings of another number."""
+"""Position of each kind of recomputation, on a scale where a step of 1 counts like one doubling."""
 COVERAGE = 0.8
-"""The share of steps that an interval should contain."""
+"""Share of steps that an interval should contain."""
 MOST = 24
-"""Number of measurements that are used: those that are most like the step."""
+"""Maximum number of measurements to use: those most like the step."""
 
 
 @dataclass(frozen=True)
@@ -55,22 +55,22 @@ class Spreads:
     data: float = 0.1844
     waiting: float = 0.099
     nodes: float = 0.016
-    """The error of each doubling of the number of nodes: slow nodes and busy networks.
+    """The error for each doubling of the node count, due to slow nodes and busy networks.
 
     This spread is chosen, not fitted, so that intervals also hold for rows on many nodes after a
     measurement on one node. The likelihood alone finds 0.010, whose intervals hold fewer of them.
     """
     common: float = 0.042
-    """The error that all steps of a system have in common."""
+    """The error common to all steps on a system."""
     near: float = 0.0469
-    """The error that steps with nearly the same layout have in common."""
+    """The error common to steps with nearly the same layout."""
     distance: float = 4.49
-    """Number of doublings (of a size, a batch or a degree of parallelism) after which this
-    correlation is 1/e."""
+    """Number of doublings (in size, batch or degree of parallelism) after which this correlation is
+    1/e."""
     noise: float = 0.0191
     """The error that no other step has."""
     unlike: float = 3.45
-    """Factor for all of these in systems that are unlike those of the fit."""
+    """Factor for all of these on systems unlike those in the fit."""
     unlike_share: float = 0.476
     """The share of such systems."""
 
@@ -83,7 +83,7 @@ class StepProfile:
     """How a planned step spends its time, and where it lies among all layouts."""
 
     shares: tuple[float, ...]
-    """Shares of the step's time, and the doublings of the nodes, in the order of `CAUSES`."""
+    """Shares of the step time, and doublings of the node count, in the same order as `CAUSES`."""
     place: tuple[float, ...]
     """Sizes, batches and degrees of parallelism, in doublings."""
 
@@ -131,19 +131,19 @@ class Correction:
     high: float
     """`COVERAGE` of all steps take between `low` and `high` times the planned time."""
     measurements: int
-    """Number of measurements that were used."""
+    """Number of measurements used."""
 
 
 def correction(
     step: StepProfile, measured: Sequence[MeasuredStep], spreads: Spreads = DEFAULT
 ) -> Correction:
-    """Return the correction of a planned step time by steps measured on the same system."""
+    """Return how to correct a planned step time using steps measured on the same system."""
     return _Errors(spreads).correction(step, measured)
 
 
 @dataclass(frozen=True)
 class _Errors:
-    """The errors of planned step times, as a normal distribution over steps of a system."""
+    """Errors in planned step times, as a normal distribution over the steps on a system."""
 
     spreads: Spreads
 
@@ -152,7 +152,7 @@ class _Errors:
         return tuple(getattr(self.spreads, part) ** 2 for part in CAUSES)
 
     def covariance(self, first: StepProfile, second: StepProfile) -> float:
-        """Return the covariance of the errors of two different steps."""
+        """Return the covariance between the errors in two different steps."""
         by_part = sum(
             variance * mine * its
             for variance, mine, its in zip(
@@ -163,7 +163,7 @@ class _Errors:
         return by_part + self.spreads.common**2 + self.spreads.near**2 * nearness
 
     def correction(self, step: StepProfile, measured: Sequence[MeasuredStep]) -> Correction:
-        """Return the correction of a step, given the errors of measured ones."""
+        """Return the correction for a step, given the errors in measured ones."""
         used = sorted(measured, key=lambda one: -self.covariance(step, one.profile))[:MOST]
         noise = self.spreads.noise**2
         matrix = [[self.covariance(one.profile, other.profile) for other in used] for one in used]
@@ -190,9 +190,9 @@ class _Errors:
         return Correction(math.exp(mean), math.exp(low), math.exp(high), len(used))
 
     def _unlike_probability(self, squares: float, count: int) -> float:
-        """Return the probability that the system is unlike those of the fit.
+        """Return the probability that the system is unlike those in the fit.
 
-        `squares` is the sum of squares of the measured errors, each relative to its deviation in a
+        `squares` is the sum of the squared measured errors, each relative to its deviation on a
         usual system.
         """
         factor = self.spreads.unlike
@@ -203,7 +203,7 @@ class _Errors:
 
 
 def solved(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
-    """Return the solution of a symmetric positive definite system of linear equations.
+    """Solve a system of linear equations whose matrix is symmetric and positive definite.
 
     >>> solved([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0])
     [0.5, 0.25]

@@ -62,7 +62,7 @@ class StageMemory:
     products.
     """
     host: int = 0
-    """Bytes of offloaded optimizer states in the node's main memory, per device."""
+    """Bytes that offloaded optimizer states take in main memory, per device."""
     passing: int = 0
     """Activation gradients on a GPU while a layer's backward pass runs, and DeepSpeed's bucket if
     it exists only then.
@@ -79,7 +79,7 @@ class StageMemory:
     them after each step.
     """
     moments: int = field(default=0, metadata=OPTIONAL)
-    """Part of `optimizer` that does not exist until the first step of the optimizer."""
+    """Part of `optimizer` that does not exist until the first optimizer step."""
     optimizer_moment: int = 0
     """Temporary memory for the optimizer step, once the activations have been freed.
 
@@ -111,7 +111,7 @@ class StageMemory:
         return max(before_moments.least, self.states + self.buffers + self.optimizer_moment)
 
     def _total(self, scores: int, recomputed_scores: int) -> int:
-        """Return the bytes at the peak, which is in one of three moments of a step."""
+        """Return the bytes at the peak, which occurs at one of three moments in a step."""
         recomputed = self.recomputed + recomputed_scores
         forward_end = self.activations + scores - recomputed + self.logits
         backward_start = self.activations + scores + self.passing
@@ -175,7 +175,7 @@ CROSS_ENTROPY_BYTES = 4
 """Bytes that the Megatron loss needs for each logit.
 
 The loss creates an fp32 copy of the 16-bit logits, and keeps both for the backward pass
-(vocab_parallel_cross_entropy of megatron-core).
+(vocab_parallel_cross_entropy in megatron-core).
 """
 
 
@@ -183,7 +183,7 @@ _DEEPSPEED_LOSS_BYTES = 2 * CROSS_ENTROPY_BYTES
 """Bytes that Megatron-DeepSpeed's loss needs for each logit.
 
 The loss also keeps the fp32 logits from which it subtracts the largest, because it subtracts out of
-place (megatron/core/tensor_parallel/cross_entropy.py of deepspeedai/Megatron-DeepSpeed).
+place (megatron/core/tensor_parallel/cross_entropy.py in deepspeedai/Megatron-DeepSpeed).
 """
 
 
@@ -199,7 +199,7 @@ transformer_engine/pytorch/cross_entropy.py).
 _SCORE_BYTES = 5
 """Bytes that a layer stores per 16-bit attention score.
 
-A layer stores the results of softmax and dropout (2 bytes each), and dropout's mask (arXiv
+A layer stores the results of softmax and dropout (2 bytes each), and the dropout mask (arXiv
 2205.05198).
 """
 
@@ -209,7 +209,7 @@ _PLAIN_SCORE_BYTES = 10
 
 The layer needs the scores, the softmax, and the gradients of both, 2 bytes each. It also keeps the
 buffer `mpu` of 2 bytes per score, which a log shows as allocated between its steps. The bytes were
-counted in CoreAttention of argonne-lcf's Megatron-DeepSpeed, without dropout.
+counted in CoreAttention in argonne-lcf/Megatron-DeepSpeed, without dropout.
 """
 
 
@@ -231,7 +231,7 @@ without this part.
 
 
 DEEPSPEED_BUCKET = 500_000_000
-"""Number of gradients in the bucket of DeepSpeed's ZeRO 1 and 2 by default (`reduce_bucket_size`).
+"""Default number of gradients in a bucket for DeepSpeed ZeRO 1 and 2 (`reduce_bucket_size`).
 
 `setup_buckets` in DeepSpeed's runtime/zero/stage_1_and_2.py allocates the bucket at the start of
 each backward pass, and a second one with `overlap_comm`. ZeRO 1 does not free it before the step's
@@ -240,7 +240,7 @@ last micro-batch.
 
 
 LIVE_PARAMETERS = 10**9
-"""Number of weights that DeepSpeed's ZeRO 3 keeps gathered at a time by default."""
+"""Default number of weights that DeepSpeed ZeRO 3 keeps gathered at a time."""
 
 
 def layer_activations(
@@ -255,9 +255,9 @@ def layer_activations(
     """Return the bytes per micro-batch that one layer keeps for its backward pass.
 
     The result is (bytes without attention scores, bytes of attention scores). With `gathers_keys`,
-    the keys and values of the whole sequence are kept, as in our own attention. The layer of
-    Megatron-DeepSpeed repeats keys and values for every head, and keeps the result of SiLU
-    (`repeat_kv` and `swiglu` in its megatron/model/transformer.py).
+    the keys and values of the whole sequence are kept, as in our own attention. Layers in
+    Megatron-DeepSpeed repeat keys and values for every head, and keep the SiLU output (`repeat_kv`
+    and `swiglu` in its megatron/model/transformer.py).
     """
     tensor = parallel.tensor
     whole_divisor = parallel.tensor if parallel.sequence else 1
@@ -275,7 +275,7 @@ def layer_activations(
 
 
 def stage_memory(choice: Choice, stage: int) -> StageMemory:
-    """Return the bytes on each rank of this stage at the peak of a step (1F1B)."""
+    """Return the bytes that each rank in this stage needs at the peak of a step (1F1B)."""
     layout = choice.layout
     parameters = on_rank(
         choice.shape,
@@ -451,7 +451,7 @@ def _recomputed(choice: Choice, stage: int) -> tuple[float, float]:
 
 
 def _backward_score_share(choice: Choice) -> float:
-    """Return the extra bytes of a layer's scores in its backward pass, relative to those it keeps.
+    """Return the extra bytes for attention scores in a backward pass, relative to those kept.
 
     These bytes are counted only if the framework's fused softmax cannot be used. Megatron-DeepSpeed
     has no fused softmax for Intel.
@@ -498,14 +498,14 @@ def _passing_gradients(choice: Choice) -> float:
         return 0
     shape = choice.shape
     width = _width(choice)
-    # These are the gradients of the input and output of a layer, and of activations within the
+    # These are the gradients for the layer input and output, and for activations within the
     # feed-forward block.
     outside = 2 * shape.hidden / _sequence_split(choice)
     inside = 2 * shape.ffn_hidden * (1.5 if shape.gated else 1) / layout.tensor
     gradients = width * _rank_tokens(choice) * (outside + inside)
     if not choice.own_trainer:
-        # The gradient of the largest weight stays allocated until it has been added to the gradient
-        # buffer, as logs from 2021 show (tests/planning/gpu_peaks.csv).
+        # The gradient for the largest weight stays allocated until it has been added to the
+        # gradient buffer, as logs from 2021 show (tests/planning/gpu_peaks.csv).
         gradients += width * shape.hidden * shape.ffn_hidden / layout.tensor
 
     return gradients
@@ -546,9 +546,9 @@ def _bucket(choice: Choice) -> int:
 
 
 def _moments(choice: Choice, parameters: int) -> int:
-    """Return the bytes of the moments that the optimizer's first step creates.
+    """Return the bytes for moments that the optimizer creates in its first step.
 
-    The optimizers of Apex and Transformer Engine, and PyTorch's, create them in their first `step`.
+    The optimizers in Apex, Transformer Engine and PyTorch create them in their first `step`.
     DeepSpeed calls `step` once at the start for ZeRO 0 and 3.
     """
     layout = choice.layout
@@ -603,7 +603,7 @@ def _on_cpu(
     parameters: int,
     head_bytes: float,
 ) -> StageMemory:
-    """Return the memory of a pipeline stage on a CPU.
+    """Return the memory that a pipeline stage needs on a CPU.
 
     `head_bytes` is how many bytes of logits there are per vocabulary entry, over all tokens; it is
     0 if the stage has no output layer.
@@ -652,13 +652,15 @@ class PhaseMemory:
     least_bytes: int
     most_bytes: int
     likely_bytes: tuple[int, int] | None = field(default=None, metadata=OPTIONAL)
-    """Range of nine of ten measured peaks, for a plan of `least_bytes`; None in an older plan."""
+    """Range that held nine of ten measured peaks, for a plan of `least_bytes`; None in an older
+    plan."""
     likely_on_device: tuple[int, int] | None = field(default=None, metadata=OPTIONAL)
-    """Range of nine of ten readings of nvidia-smi, for a plan of `least_bytes`; None if unknown."""
+    """Range that held nine of ten nvidia-smi readings, for a plan of `least_bytes`; None if
+    unknown."""
 
 
 def all_stages(choice: Choice) -> list[StageMemory]:
-    """Return the memory of every pipeline stage, from the first to the last."""
+    """Return the memory needed on every pipeline stage, first to last."""
     return [stage_memory(choice, stage) for stage in range(choice.layout.pipeline)]
 
 
@@ -679,7 +681,7 @@ Contexts, communication and fragmentation need the remainder.
 
 
 def phase_memory(choice: Choice, stages: list[StageMemory], machine: Machine | None) -> PhaseMemory:
-    """Return the needed and available memory of a device, or of a node without accelerators."""
+    """Return the memory needed and available on a device, or on a node without accelerators."""
     fullest = max(stages, key=lambda stage: stage.most)
     limit = memory_of(choice.site)
     least_bytes = fullest.least

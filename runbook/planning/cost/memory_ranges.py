@@ -1,4 +1,4 @@
-"""Ranges in which measured peaks of memory lay, relative to the plan.
+"""Ranges of measured memory peaks, relative to the plan.
 
 Nine of ten peaks lay in a range: it reaches from their 5th to their 95th percentile. The rows
 include runs with features that the planner does not model. Their numbers are in
@@ -11,13 +11,13 @@ from runbook.planning.choice import Choice
 
 
 class MeasuredRange(NamedTuple):
-    """The smallest and the largest value of nine of ten."""
+    """The range that held nine of ten measured values, relative to the plan."""
 
     low: float
     high: float
 
     def of(self, size: int) -> tuple[int, int]:
-        """Return the range of a planned number of bytes.
+        """Return the range for a planned number of bytes.
 
         >>> MeasuredRange(0.5, 2.0).of(10)
         (5, 20)
@@ -26,13 +26,13 @@ class MeasuredRange(NamedTuple):
 
 
 ON_CPU = MeasuredRange(0.94, 1.06)
-"""Resident memory of our trainer on a CPU, from 47 peaks that are partly those of its fit."""
+"""Resident memory for our trainer on a CPU, from 47 peaks, some of which were used in the fit."""
 
 OWN_ON_GPU = MeasuredRange(0.96, 1.0)
-"""Allocated memory of our trainer on a GPU. The range holds all eight sizes measured."""
+"""Allocated memory for our trainer on a GPU. The range holds all eight sizes measured."""
 
 ALLOCATED = MeasuredRange(0.96, 1.18)
-"""Allocated memory of other programs, from 51 ranks.
+"""Allocated memory for other programs, from 51 ranks.
 
 They were planned before anything was changed for them, but the plan now includes what caused the
 largest errors.
@@ -44,8 +44,8 @@ ON_DEVICE = {
 }
 """Memory that nvidia-smi reports, by framework, from 53 and 77 readings.
 
-It includes contexts, communication buffers and the allocator's unused blocks. The readings of
-DeepSpeed are from 2021 and 2022.
+It includes contexts, communication buffers and unused allocator blocks. The DeepSpeed readings are
+from 2021 and 2022.
 """
 
 

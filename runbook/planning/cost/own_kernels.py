@@ -96,8 +96,7 @@ POWER_FAMILY = "H100"
 """The device family that `POWER_BOUND` is valid for. This family includes the H200."""
 
 ATTENTION = 0.552
-"""Speed of the matrix products inside cuDNN's attention on H100 and H200, relative to large
-products.
+"""Speed of matrix products inside cuDNN attention on H100 and H200, relative to large products.
 
 In the profile, 4.62e13 operations below the diagonal took 126 ms, not counting the exponentials.
 """
@@ -114,8 +113,8 @@ both profiles.
 """
 
 OPERATOR_MICROSECONDS = 36.0
-"""Time the host needs to launch one operator, including the Python code in autograd and in Triton's
-launcher.
+"""Time the host needs to launch one operator, including the Python code in autograd and in the
+Triton launcher.
 
 Launching 24 layers for a micro-batch with 2 sequences took 82 ms on the machine with the H200,
 where the GPU waited for the host (the four steps there differ by a fifth), and 76 ms on the machine

@@ -1,4 +1,4 @@
-"""Inputs to the iteration model that follow from the run's choices.
+"""Inputs to the iteration model that follow from the choices for a run.
 
 These inputs are the devices, the kernels the framework has, and recomputation.
 """
@@ -45,7 +45,7 @@ def code_of(choice: Choice) -> str:
 
 
 def device_of(site: Site) -> Accelerator | None:
-    """Return the site's accelerator, with the site's own peaks, memory and devices per node.
+    """Return the accelerator at a site, with the peaks, memory and devices per node stated there.
 
     Return None if the table has no such device.
     """
@@ -64,7 +64,7 @@ def device_of(site: Site) -> Accelerator | None:
 def peak_of(site: Site, precision: str) -> float | None:
     """Return the peak TFLOP/s per device, or None if unknown.
 
-    The site's own figure takes precedence over the datasheet of the named device.
+    A figure in the site file takes precedence over the datasheet for the named device.
     """
     device = device_of(site)
     if device:
@@ -75,13 +75,13 @@ def peak_of(site: Site, precision: str) -> float | None:
 def memory_of(site: Site) -> int:
     """Return the memory per device in bytes, or 0 if unknown.
 
-    The site's own figure takes precedence over the size the device name states.
+    A figure in the site file takes precedence over the size that the device name states.
     """
     return site.hardware.device_memory or named_memory(site.hardware.device)
 
 
 def check_device(choice: Choice) -> list[Check]:
-    """Check whether peak and memory are known for the site's devices.
+    """Check whether peak and memory are known for the devices at the site.
 
     Return no check for CPUs, since their speed is measured.
     """

@@ -38,17 +38,17 @@ class _Gain(NamedTuple):
 
 
 def price(setup: StepSetup) -> float:
-    """Return the seconds of a step divided by its operations."""
+    """Return the seconds that a step takes, divided by its operations."""
     return iteration(setup).seconds / operations(setup)
 
 
 def modelled_parts(
     setup: StepSetup, facts: Facts, table_shape: ModelShape | None
 ) -> tuple[list[GapPart], float]:
-    """Return the part of the gap for each change, and the seconds of a step with all changes.
+    """Return how much of the gap each change closes, and the seconds per step with all changes.
 
-    The parts are proportional to the time that each change saves on its own. The sum of the parts
-    is the time that all changes save together.
+    The parts are proportional to the time that each change saves on its own. The parts add up to
+    the time that all changes save together.
     """
     step_operations = operations(setup)
     price_before = price(setup)
@@ -88,8 +88,8 @@ def _changes(setup: StepSetup, facts: Facts, table_shape: ModelShape | None) -> 
     """
     yield from _work_changes(setup)
     yield from _communication_changes(setup)
-    # Values that the text does not state were assumed, and an assumption is not a cause. The memory
-    # of experts is not counted.
+    # Values that the text does not state were assumed, and an assumption is not a cause. Memory for
+    # experts is not counted.
     stated = set(facts)
     if stated & {"pp", "global_batch"}:
         yield _bubble_change(setup)
@@ -103,7 +103,7 @@ def _changes(setup: StepSetup, facts: Facts, table_shape: ModelShape | None) -> 
 
 
 def _work_changes(setup: StepSetup) -> Iterator[Speedup]:
-    """Yield changes to a device's computation: precision, recomputation, attention, kernels."""
+    """Yield changes to how a device computes: precision, recomputation, attention, kernels."""
     if setup.precision == "fp32":
         yield Speedup(
             "precision",
@@ -185,7 +185,7 @@ def _communication_changes(setup: StepSetup) -> Iterator[Speedup]:
 
 
 def _model_change(setup: StepSetup, table_shape: ModelShape) -> Speedup:
-    """Return the change to the table's model, with the largest micro-batch that fits."""
+    """Return the change to the model in the table, with the largest micro-batch that fits."""
     tried = []
     for size in reversed(MICRO_BATCHES):
         tried.append(replace(setup, shape=table_shape, micro_batch=size))
@@ -215,7 +215,7 @@ def _bubble_change(setup: StepSetup) -> Speedup:
 
     layers_per_stage = setup.shape.layers // stages
     chunks = max((size for size in (1, 2, 3, 4, 5) if layers_per_stage % size == 0), default=1)
-    # Interleaved chunks need a number of micro-batches that is a multiple of the stages.
+    # Interleaved chunks need micro-batches in a multiple of the stage count.
     if stages > 1 and layout.virtual_pipeline < chunks and better.num_microbatches % stages == 0:
         interleaved = replace(layout, virtual_pipeline=chunks)
         better = replace(better, layout=interleaved)
@@ -252,7 +252,7 @@ def _layout_change(setup: StepSetup) -> Speedup:
 def _space(
     setup: StepSetup, *, zero_stages: tuple[int, ...], micro_batches: tuple[int, ...]
 ) -> SearchSpace:
-    """Return the options that the planner's search may vary, which do not include recomputation."""
+    """Return the options that the planner may vary, which do not include recomputation."""
     return SearchSpace(
         micro_batches=micro_batches,
         recompute=("full",) if setup.recompute == "full" else ("none",),
@@ -262,7 +262,7 @@ def _space(
 
 
 def _fitting(setup: StepSetup, space: SearchSpace) -> Iterator[StepSetup]:
-    """Yield the planner's layouts for a training run's devices, as input for the step model."""
+    """Yield the layouts that the planner allows on these devices, as input for the step model."""
     for choice in layouts(choice_of(setup), space):
         layout = choice.layout
         if layout.pipeline > 1 and layout.virtual_pipeline != setup.layout.virtual_pipeline:

@@ -1,4 +1,4 @@
-"""For each cause, a check of minutes that tells whether it is the cause of a slow training run."""
+"""Checks that take minutes, to test whether a cause explains a slow training run."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

@@ -16,9 +16,9 @@ from runbook.tools.speed.predict import AssumedValue, assumed_batch, setup_of, s
 from runbook.tools.speed.published_rows import PublishedRow, billions_in, read_row
 
 _SAME_SIZE = (0.75, 1.33)
-"""Range of the ratio between the parameter counts of the table's model and the run's.
+"""Limits on the ratio of parameter counts, table to run.
 
-Within this range, the two count as the same model.
+Within these limits, the model in the table and the one in the run count as the same.
 """
 
 
@@ -27,7 +27,7 @@ class DescribedTraining(NamedTuple):
 
     setup: StepSetup
     table_shape: ModelShape | None
-    """The table's model that the expectation is based on, if it is not the model being trained."""
+    """The model in the table that the expectation is based on, if another one is trained."""
     assumed: list[str]
 
 
@@ -70,7 +70,7 @@ def _cells(
     switched_off: set[str],
     billions: float,
 ) -> dict[str, str]:
-    """Return the facts as the columns of a row of published results."""
+    """Return the facts as a row with the columns of published_results.csv."""
     replicas = numbers["dp"] * (numbers["tp"] or 1) * (numbers["pp"] or 1)
     cells = {"n_accel": f"{replicas:.0f}"}
     cells |= facts
@@ -100,7 +100,7 @@ def _cells(
 
 
 def _usual_precision(accelerator: str) -> str:
-    """Return the default precision of a device: bf16, or fp16 if the device has no bf16."""
+    """Return the default precision on a device: bf16, or fp16 if the device has no bf16."""
     device = find_accelerator(accelerator)
     return "bf16" if device is None or "bf16" in device.peaks else "fp16"
 
@@ -134,7 +134,7 @@ def _with_options(
 
 
 def _differs(table_billions: float, billions: float) -> bool:
-    """Return whether the table's model is known and differs from the run's in size."""
+    """Return whether the table has a model size, and it differs from that of the run."""
     if not table_billions or not billions:
         return False
     smaller, larger = _SAME_SIZE
@@ -144,13 +144,13 @@ def _differs(table_billions: float, billions: float) -> bool:
 def _table_shape(
     table_row: PublishedRow, setup: StepSetup, models: Mapping[str, Model]
 ) -> ModelShape:
-    """Return the shape of the table's model with the run's sequence length."""
+    """Return the model shape in the table, but with the sequence length used in the run."""
     model, _ = shape_for(table_row, models)
     return shape_of(model, sequence_length=setup.shape.sequence_length)
 
 
 def operations(setup: StepSetup) -> float:
-    """Return the floating-point operations of a step on all devices (convention: megatron-full)."""
+    """Return the floating-point operations per step on all devices (convention: megatron-full)."""
     sequences = setup.num_microbatches * setup.micro_batch * setup.layout.data
     return flops(setup.shape, sequences)
 

@@ -1,4 +1,4 @@
-"""Reads the number of devices of a training run from sentences and printed output."""
+"""Finds in sentences and printed output how many devices a training run uses."""
 
 import re
 
@@ -9,22 +9,22 @@ _DEVICE_COUNT = (
     rf"(?<!have )(?<!has )(?<![\w.])(\d+) ?(?:x|×)? ?{_DEVICE_NAME}"
     r"(?! (?:per|a|in each|on each|each) )"
 )
-"""Matches the total number of devices, but not the number per node ("nodes have 8 GPUs")."""
+"""Matches the total device count, but not the count per node ("nodes have 8 GPUs")."""
 _SUBJECT = (
     r"\W{0,2} (?:\w+ly )?(?:are|is|were|was|runs?|ran|go|goes|went|gets?|got|shows?|stays?"
     r"|reach(?:es)?|looks?|fails?|hangs?|have|has|needs?)\b"
 )
-"""Words after a number of devices that describe what these devices do.
+"""Words after a device count that describe what these devices do.
 
-In "64 H100. 2 GPUs run slower", the second number refers to a part of the devices, because the text
+In "64 H100. 2 GPUs run slower", the second number counts only some of the devices, because the text
 states a larger number.
 """
 _OURS = r"\b(?:our|we (?:use|run|ran|train|trained)(?: on| with)?)(?: \w+)? $"
-"""Words before the number of devices of the writer's own run, in a text that also cites a published
+"""Words before the device count in the writer's own run, used if the text also cites a published
 run.
 """
 _SMALL_PART = 0.25
-"""A number of at most this share of all devices may refer to a part of the devices."""
+"""A number that is at most this share of all devices may count only some of them."""
 _ONE_DEVICE = (
     r"(?<!than )\b(?:on|with|using) (?:just |only )?(?:one|a single|1) "
     rf"{_DEVICE_NAME}(?! (?:per|in each|of|is|runs?|was) )"
@@ -33,16 +33,16 @@ _ONE_DEVICE = (
 of a training run.
 """
 _NODES_TIMES_DEVICES = r"(?<![\w.])(\d+) ?[x×] ?(\d+) ?[x×]? ?(?:GPUs?\b|(?:NVIDIA )?[ABHV]\d00)"
-"""A number of nodes and of devices per node: "4x8 A100"."""
+"""Nodes times devices per node: "4x8 A100"."""
 _NODES_OF_DEVICES = (
     r"(\d+) ?(?:x|×)? ?nodes?,? ?(?:of|with|x|×|each with|having)? ?(\d+) ?(?:x|×)? ?"
     r"(?:GPUs?\b|devices?\b|(?:NVIDIA )?(?:GB?|[ABHV])\d{2,3})"
 )
-"""A number of nodes and of devices per node: "2 nodes of 8 A100"."""
+"""Nodes, and devices per node: "2 nodes of 8 A100"."""
 
 
 def nodes_and_devices(text: str) -> tuple[int, int]:
-    """Return the last number of nodes and of devices per node that a text states, or zeros.
+    """Return the node count and devices per node that a text states last, or zeros.
 
     >>> nodes_and_devices("2 nodes of 4 A100"), nodes_and_devices("each node has 8 GPUs")
     ((2, 4), (0, 0))
@@ -55,7 +55,7 @@ def nodes_and_devices(text: str) -> tuple[int, int]:
 
 
 def device_count(text: str) -> int:
-    """Return the last number of devices that a text states, or 0.
+    """Return the last device count that a text states, or 0.
 
     >>> device_count("64 H100. 2 GPUs run slower."), device_count("7B on one H100")
     (64, 1)
@@ -73,5 +73,5 @@ def device_count(text: str) -> int:
 
 
 def _is_subject(text: str, end: int) -> bool:
-    """Return whether the words after a number of devices describe what these devices do."""
+    """Return whether the words after a device count describe what these devices do."""
     return re.match(_SUBJECT, text[end:], re.IGNORECASE) is not None

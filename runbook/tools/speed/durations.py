@@ -9,10 +9,10 @@ _HOURS_OF_A_MONTH = 730.0
 _UNIT = r"(seconds?|secs?|s|minutes?|mins?|hours?|hrs?|h|days?|weeks?|months?|years?)"
 _TIME = rf"(?<![\w.:/-])(\d[\d,]*(?:\.\d+)?)\+? ?{_UNIT}\b"
 _TIME_OF_A_PART = rf"{_TIME} ?(?:per|/|an?|each|every) ?(epoch|step|iteration|iter|it)\b"
-"""A time of an epoch or a step, such as "300+ hours/epoch"."""
+"""Time per epoch or step, such as "300+ hours/epoch"."""
 _TIMES_SLOWER = r"(?<![\w.])(\d[\d,]*) ?(?:x|times) (?:slower|longer)\b"
 _OUT_OF_PROPORTION = 20
-"""Ratio of two times of the same part, beyond which a better layout or kernel cannot explain it."""
+"""Largest ratio between two times for the same part that a better layout or kernel can explain."""
 _ENDLESS_HOURS = 60 * 24.0
 """Training on devices that work is rarely planned to take longer than this."""
 _NEED = r"\b(?:take|taking|takes|took|eta|remaining|need|needs|estimat\w+)\b[^.;!?\n]{0,30}?"
@@ -26,10 +26,10 @@ _MODEL = (
     r"|llava|baichuan|chatglm|deepseek|distilbert|roberta|bert|xlm-?r|t5|bart|vit|swin|deit|clip|dino|whisper)"
     r"[\w.-]*"
 )
-"""Names of families of models."""
+"""Model families."""
 _SIZE = r"(?<![\w.])(\d+(?:\.\d+)?) ?([mb])(?: param\w*)?"
 _TWO_SIZES = rf"{_SIZE}[^.;]{{0,25}}\b(?:vs\.?|versus|against|but|and|the other) {_SIZE}\b"
-"""Two numbers of parameters, such as "110M vs 66M"."""
+"""Two parameter counts, such as "110M vs 66M"."""
 
 
 def is_out_of_proportion(text: str) -> bool:
@@ -70,7 +70,7 @@ def _is_endless(text: str) -> bool:
 
 
 def times_two_models(text: str) -> bool:
-    """Return whether a lower-case text states the times of two models, by name or by size.
+    """Return whether a lower-case text states times for two models, by name or by size.
 
     >>> times_two_models("vicuna-7b took 12 hours, but llama3-8b took 42 hours")
     True

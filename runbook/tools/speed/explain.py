@@ -1,7 +1,7 @@
 """Explains a slow training run: divides the gap between expected and reached step time.
 
-All times are for a step with the run's own number of operations, so that figures for a different
-batch size or model can be compared with them.
+All times are for a step with as many operations as in the run, to make figures for another batch
+size or model comparable.
 """
 
 import math
@@ -55,15 +55,15 @@ _FAR_FROM_PLAN = 2.0
 """If a step takes this many times the planned time, the network between nodes is suspected."""
 _SMALL_OF_STEP = 0.1
 _SMALL_OF_GAP = 0.25
-"""A part below these shares of a step and of the gap does not explain why a training run is slow.
+"""A part must reach these shares of the step and the gap to explain why a training run is slow.
 """
 _BALANCED_AFTER = 400
-"""Number of steps after which the router of a mixture of experts counts as balanced."""
+"""Steps after which the router in a mixture of experts counts as balanced."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Expected and reached seconds of a step, and the parts that add up to the gap.
+    """Expected and reached seconds per step, and the parts that add up to the gap.
 
     None means that a value is unknown.
     """
@@ -75,9 +75,9 @@ class Explanation:
     """Arguments for --set that would supply the missing facts."""
     assumed: Sequence[str]
     source: str
-    """Source of the expected speed."""
+    """Where the expected speed comes from."""
     planned: float | None = None
-    """Seconds per step that the plan's step model predicts for this exact setup."""
+    """Seconds per step that the step model predicts for this exact setup."""
     step_tflop: float = 0.0
     """Operations per step on one device, in 1e12 (convention: megatron-full)."""
 
@@ -96,9 +96,9 @@ class Explanation:
         return values
 
     def as_table(self) -> Table:
-        """Return a table of the parts of the gap.
+        """Return a table that splits the gap into its parts.
 
-        The table's notes name the expected, planned and reached figures, and the assumed and
+        Notes in the table name the expected, planned and reached figures, and the assumed and
         missing facts.
         """
         rows = [part.as_row() | {"seconds": four_digits(part.seconds)} for part in self.parts]
@@ -140,7 +140,7 @@ class _Description:
 
 
 def _causes(parts: Sequence[GapPart]) -> list[str]:
-    """Return the distinct causes of parts, in order, without the unexplained part."""
+    """Return the distinct causes in these parts, in order, without the unexplained part."""
     causes = dict.fromkeys(part.name for part in parts if part.name != "unexplained")
     return list(causes)
 
@@ -233,7 +233,7 @@ def explain(
 def _logged_seconds(steady: float, measured: Sequence[GapPart]) -> float:
     """Return the seconds per step from the log, or 0 if no step is timed.
 
-    In a log without step times, timers measure parts of the stated step time.
+    If a log has no step times, its timers measure parts of the stated step time.
     """
     if not steady:
         return 0.0
@@ -336,7 +336,7 @@ def _missing_words(facts: Facts, models: Mapping[str, Model]) -> list[str]:
 
 
 def _contradiction(reached_by_unit: Mapping[str, float]) -> list[str]:
-    """Return a note if no convention can reconcile the step times of two reached figures."""
+    """Return a note if no convention reconciles the step times from two reached figures."""
     if len(reached_by_unit) < 2:
         return []
     slowest = max(reached_by_unit, key=lambda unit: reached_by_unit[unit])
@@ -357,7 +357,7 @@ def _contradiction(reached_by_unit: Mapping[str, float]) -> list[str]:
 
 
 def _printed_convention(log: ParsedLog, steady: float, step_tflop: float) -> list[str]:
-    """Return a note if the log's TFLOP/s does not follow from its step times and our operations."""
+    """Return a note if the TFLOP/s in a log does not match its step times and our operations."""
     printed = [record.tflops for record in log.records if record.tflops]
     if not printed:
         return []

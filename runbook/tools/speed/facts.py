@@ -47,9 +47,9 @@ _SPLIT_NAMED = "(?:_model)?_parallel(?:ism)?(?:_(?:size|degree))?"
 _SPLIT = rf"(?:{_SPLIT_NAMED}|_(?:size|degree|depth|stages))?"
 """Words that may follow `tensor` and `pipeline`, as in tensor parallel size and pipeline depth."""
 _SEQUENCE = r"max_seq_len|sequence_length|context_length|seq(?:uence)?(?=(?: of)?[ =:]{1,3}\d{3})"
-"""Names of a sequence length.
+"""Names for a sequence length.
 
-A number of fewer than three digits counts only if the text calls it a length.
+A number with fewer than three digits counts only if the text calls it a length.
 """
 
 _NUMBERS = (
@@ -117,7 +117,8 @@ _ACCEPTED = {
     "overlap_gradients": _SWITCH,
     "weights": _SWITCH,
 }
-"""Patterns for the values of a fact. Any other word after the fact's name starts a new phrase."""
+"""Patterns for the values that a fact may have. Any other word after the fact's name starts a new
+phrase."""
 _FULL_FORMATS = {"32": "fp32", "32-true": "fp32", "float32": "fp32", "float": "fp32"}
 OFF = ("false", "none", "0", "no", "plain")
 """Values that switch an option off."""
@@ -134,7 +135,7 @@ _COLUMNS = {
 }
 """Column names for keys whose last word differs from the column name."""
 _NOT_A_RATE = r"(?!\s*(?:/|per|a)\s*(?:token|step|sample|sequence|iteration|pass))"
-"""Excludes numbers of operations per step or per token."""
+"""Used to exclude operation counts per step or per token."""
 _SPEEDS = {
     "tflops": rf"(\d+(?:\.\d+)?)[^\w,;=]*(?:model )?TFLOPs?\b(?![ \t]?[=:]){_NOT_A_RATE}"
     r"|(?<!peak )\bTFLOPs?(?:/s)?(?:/GPU)?[ \t]?[=:][ \t]?(\d+(?:\.\d+)?)(?!\d|\W*TFLOP)",
@@ -165,7 +166,7 @@ NEEDED = (
     "micro_batch=1",
     "global_batch=64",
 )
-"""Examples of facts that an explanation would otherwise have to assume."""
+"""Examples that show how to state facts that `explain` would otherwise assume."""
 _DEVICE = r"(?<![A-WYZa-wyz0-9])((?:GB?|[ABHV]|MI)\d{2,3}X?(?:[ _-]?(?:SXM\d?|PCIe|NVL|\d+ ?GB))*)"
 _MODEL = (
     r"(?:\b|(?<=_))((?:(?:llama|gpt|mpt|opt|qwen|bloom|falcon|mi[sx]tral)[- ]?(?:\d(?:\.\d)?[- ])?)?"
@@ -175,25 +176,25 @@ SOCKETS = (
     r"NET/Socket|Using network Socket|NCCL_IB_DISABLE=1|NET/IB : No device"
     r"|\b(?:no|without|lacks?) (?:Infini[Bb]and|IB|RDMA)\b"
 )
-"""Matches lines which show that NCCL's messages go through sockets."""
+"""Matches lines which show that NCCL messages go through sockets."""
 _NETWORK = (
     r"(?:(?<![\w.])(\d+) ?[x×] ?)?(\d+(?:\.\d+)?) ?"
     r"(?-i:[Gg]bps|Gb/s|G[Bb]it(?:s?/s|ps)?)\b"
     r"[^.]{0,30}(?:network|ethernet|bandwidth|roce|between)"
 )
-"""Matches statements of a node's network bandwidth: the number of adapters, and the Gbit/s of each.
+"""Matches statements about node network bandwidth: how many adapters, and the Gbit/s for each.
 
 The unit is case-sensitive, because NVLink and storage bandwidths are given in bytes, as GB/s.
 """
 _WITH_SPARSITY = ("A100", "H100", "H100-500W", "Blackwell", "Blackwell Ultra", "L40S")
 """Families whose datasheets also give a peak with sparsity, which is twice the dense peak."""
 _OF_TWO_DEVICES = ("MI250X",)
-"""Families whose datasheets give the peak of a card, which PyTorch counts as two devices."""
+"""Families with datasheets that give the peak for a card, which PyTorch counts as two devices."""
 _ROUNDED_PEAK = 1e-3
 _PEAK_FIGURE = (
     rf"(?<![\w.,])(\d{{3,4}}(?:\.\d+)?|\d,\d{{3}})[ -]?(?:model )?(?:T|tera)FLOPs?\b{_NOT_A_RATE}"
 )
-"""Figures in TFLOP/s. A number without a unit may be the number of an iteration or a batch."""
+"""Figures in TFLOP/s. A number without a unit may be an iteration or batch number."""
 _FP8 = (
     r"(?<![a-z])fp-?8(?:_(?:format|hybrid|e4m3))?"
     r"(?!\w|[ \t.:=\"']+(?:none|false|off|no)\b)"
@@ -235,7 +236,7 @@ def read_words(words: Sequence[str]) -> Facts:
 
 
 def facts_of_run(choice: Choice) -> Facts:
-    """Return the facts of a run file's training."""
+    """Return the facts about the training run that a run file describes."""
     training = choice.training
     layout = choice.layout
     shape = choice.shape
@@ -270,10 +271,10 @@ def facts_of_run(choice: Choice) -> Facts:
 
 
 def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
-    """Return every fact in a text and in a program's printed arguments.
+    """Return every fact in a text and in the arguments that a program printed.
 
-    If a fact has more than one value, the last one applies. A value of the writer's own run takes
-    precedence over that of a published run. If there is more than one speed, the highest is the
+    If a fact has more than one value, the last one applies. A value for the writer's own run takes
+    precedence over one for a published run. If there is more than one speed, the highest is the
     expected speed, and the lowest is the reached speed.
     """
     # Lines about losses and iterations are results, so their numbers are not arguments.
@@ -294,7 +295,7 @@ def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
 def _with_expected_speeds(facts: Facts, own_speeds: Facts) -> Facts:
     """Treat a speed that only other people reached as expected, if no expected speed is stated.
 
-    A speed that the writer's own sentences state stays the speed that was reached.
+    A speed that the writer states stays the speed that was reached.
     """
     renamed = Facts()
     for name, value in facts.items():
@@ -331,9 +332,9 @@ def _setup_facts(text: str) -> Facts:
 
 
 def _network_facts(text: str, facts: Facts) -> Facts:
-    """Return the Gbit/s of each device between nodes.
+    """Return the Gbit/s that each device has between nodes.
 
-    The value is the device's share of the node network, or the usual rate of NCCL's sockets.
+    The value is a device's share of the node network, or the usual rate over NCCL sockets.
     """
     node_network = _node_network(text)
     if node_network:
@@ -342,7 +343,7 @@ def _network_facts(text: str, facts: Facts) -> Facts:
 
 
 def _is_accepted(key: str, value: str) -> bool:
-    """Return whether the word after a fact's name is the fact's value."""
+    """Return whether a word that follows a fact name can be its value."""
     if key == "accelerator":
         return find_accelerator(value) is not None
     if key not in _ACCEPTED:
@@ -361,7 +362,7 @@ def _our_value(key: str, value: str) -> str:
 
 
 def _accumulated_batch(text: str, facts: Facts) -> Facts:
-    """Return the facts with the global batch that a number of micro-batches implies."""
+    """Return the facts, with the global batch that follows from the micro-batch count."""
     count = accumulation(text)
     if not count or "global_batch" in facts or not {"micro_batch", "n_accel"} <= set(facts):
         return facts
@@ -372,10 +373,10 @@ def _accumulated_batch(text: str, facts: Facts) -> Facts:
 
 
 def _batch_of_tokens(name: str, tokens: float, facts: Facts) -> Facts:
-    """Return the facts with the number of sequences in a batch of this many tokens.
+    """Return the facts, with a batch of this many tokens converted to sequences.
 
-    0 tokens means that no number was given. If the number of tokens was also read as a number of
-    sequences, the latter is dropped, even if the sequence length is unknown.
+    0 tokens means that no number was given. If the token count was also read as a sequence count,
+    the latter is dropped, even if the sequence length is unknown.
     """
     figure = f"{tokens:.0f}"
     if not tokens or facts.get(name, figure) != figure:
@@ -398,7 +399,7 @@ def _flag_facts(text: str) -> Facts:
 
 
 def _node_network(text: str) -> float:
-    """Return the bandwidth of a node's network in Gbit/s that a text states, or 0.
+    """Return the node network bandwidth in Gbit/s that a text states, or 0.
 
     >>> _node_network("no InfiniBand, only 40Gbps ethernet"), _node_network("up to 10 Gbps networking")
     (40.0, 10.0)
@@ -413,7 +414,7 @@ def _node_network(text: str) -> float:
 
 
 def _devices_of_node(text: str, facts: Facts) -> int:
-    """Return the number of devices that share a node's network.
+    """Return how many devices share the network bandwidth on a node.
 
     The text may state the number. Otherwise it depends on the accelerator.
     """
@@ -455,7 +456,7 @@ def _speed_facts(text: str, lines: Sequence[str]) -> Facts:
 
 
 class DoubledPeak(NamedTuple):
-    """A figure in a text that is twice the peak of one of its devices."""
+    """A figure in a text that is twice the peak for a device that the text names."""
 
     tflops: float
     reason: str
@@ -464,9 +465,8 @@ class DoubledPeak(NamedTuple):
 def doubled_peak(text: str) -> DoubledPeak | None:
     """Return the first figure in a text that equals twice the 16-bit peak of a named device.
 
-    The figure is the peak with sparsity, or the peak of a card with two devices. Dense fp8
-    training has the same peak as sparse 16-bit products, so the result is None for a text about
-    fp8.
+    The figure is the peak with sparsity, or that for a card with two devices. Dense fp8 training
+    has the same peak as sparse 16-bit products, so the result is None for a text about fp8.
 
     >>> doubled_peak("420 of 1979 TFLOP/s on H200").tflops
     1979.0
@@ -489,13 +489,13 @@ def doubled_peak(text: str) -> DoubledPeak | None:
 
 
 def _peaks(text: str) -> list[float]:
-    """Return the 16-bit peaks of the devices that a text names, and twice these peaks."""
+    """Return the 16-bit peaks for the devices that a text names, and twice these peaks."""
     dense_peaks = _dense_peaks(text, _WITH_SPARSITY + _OF_TWO_DEVICES)
     return dense_peaks + [2 * peak for peak in dense_peaks]
 
 
 def _dense_peaks(text: str, families: Sequence[str]) -> list[float]:
-    """Return the dense 16-bit peaks of a text's devices that belong to one of the families."""
+    """Return the dense 16-bit peaks for the devices in a text that belong to these families."""
     devices = [find_accelerator(name) for name in re.findall(_DEVICE, text)]
     return [device.peaks["bf16"] for device in devices if device and device.family in families]
 
@@ -520,7 +520,7 @@ def _plain_figure(figure: str) -> str:
 def _patterns() -> list[tuple[str, str]]:
     """Return a pattern for each fact.
 
-    Later patterns of a fact take precedence over earlier ones.
+    Later patterns for a fact take precedence over earlier ones.
     """
     patterns = [
         ("accelerator", _DEVICE),
@@ -534,7 +534,7 @@ def _patterns() -> list[tuple[str, str]]:
 
 
 def _names(fact: _Fact) -> str:
-    """Return every name of a fact, separated by `|`."""
+    """Return every name for a fact, separated by `|`."""
     names = [fact.words] if fact.words else []
     if fact.key:
         # A single word such as layers is not used as a name, because sentences also contain it.
@@ -548,7 +548,7 @@ def _flag_pattern(flag: str) -> str:
 
 
 def _named_value(names: str, value: str) -> str:
-    """Return a pattern for a value after one of its names. A part of a longer name does not match."""
+    """Return a pattern for a value after one of its names. Parts of longer names do not match."""
     any_separator = names.replace("_", "[ _-]?")
     return rf"(?<![a-z])(?<![a-z][_-])(?:{any_separator}){value}"
 

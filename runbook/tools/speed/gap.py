@@ -26,19 +26,19 @@ from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.similar_stories import public_index
 
 READ_FOR_FACTS = 4 * 2**20
-"""Number of bytes at the start of a log that are searched for arguments and sentences."""
+"""Bytes at the start of a log to search for arguments and sentences."""
 
 
 @step(takes=run_only)
 def show_gap(run: PlannedRun) -> View:
-    """Show why a step of the run's training takes longer than expected.
+    """Show why a training step in the run takes longer than expected.
 
     Return a figure, and a table whose parts add up to the gap.
     """
     training = read_results(run.folder, run.plan, FULL)
     metrics = run.folder / training.phase_plan.log.metrics
     set_words = []
-    # On a CPU, the plan's step time is based on measurements, because there is no step model for
+    # On a CPU, the planned step time is based on measurements, because there is no step model for
     # CPUs.
     planned_seconds = training.planned.seconds_per_iteration
     if full_choice(run.settings).on_cpu and planned_seconds:
@@ -49,10 +49,10 @@ def show_gap(run: PlannedRun) -> View:
 
 
 def explain_log(path: Path, settings: Settings | None, set_words: Sequence[str]) -> Explanation:
-    """Explain the gap of a training run from its log.
+    """Explain the gap in a training run from its log.
 
-    The run's settings supply the values that the log does not contain. Raise `DataError` if the
-    file is empty or binary.
+    The run settings supply the values that the log does not contain. Raise `DataError` if the file
+    is empty or binary.
     """
     facts = facts_of_run(full_choice(settings)) if settings else {}
     with _read_twice(path) as file:

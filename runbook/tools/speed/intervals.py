@@ -1,4 +1,4 @@
-"""80 % intervals for predicted speeds, by device family, number of nodes and parts of the step."""
+"""80 % intervals for predicted speeds, by device family, node count and composition of the step."""
 
 import math
 
@@ -14,22 +14,22 @@ WIDTHS: dict[tuple[str, str], float] = {
     ("Blackwell", "many nodes"): 0.522,
     ("H100", "many nodes"): 0.389,
 }
-"""Half-width of the interval of the speed's logarithm, relative to `uncertainty`.
+"""Half-width of the interval for the logarithm of the speed, relative to `uncertainty`.
 
 The key '' stands for any other family. The intervals are conformal, computed from rows whose source
 was not used in the fit (`benchmarks.predict_cross_validation`, 2026-11-29).
 """
 PRODUCTS_UNCERTAINTY = 0.2
-"""The part of `uncertainty` that a step of nothing but matrix products would have.
+"""The `uncertainty` for a step that consists only of matrix products.
 
-Chosen from 0.1, 0.2, 0.3, 0.5 and 1 for the least mean interval score of sources left out.
+Chosen from 0.1, 0.2, 0.3, 0.5 and 1 for the lowest mean interval score on sources left out.
 """
 _UNCALIBRATED = 2.0
 """Factor by which the interval is wider for a family without published training runs."""
 
 
 def node_count(setup: StepSetup) -> str:
-    """Return the class of a setup's number of nodes, one of `NODE_COUNTS`."""
+    """Return whether a setup has one node or many, as one of `NODE_COUNTS`."""
     one_node, many_nodes = NODE_COUNTS
     if setup.layout.world_size <= setup.device.devices_per_node:
         return one_node
@@ -46,7 +46,7 @@ def uncertainty(setup: StepSetup) -> float:
 
 
 def half_width(setup: StepSetup) -> float:
-    """Return the half-width of the interval as a share of the predicted speed."""
+    """Return the half-width of the interval, relative to the predicted speed."""
     nodes = node_count(setup)
     family = setup.device.family
     width = WIDTHS.get((family, nodes), WIDTHS["", nodes])

@@ -29,10 +29,10 @@ _SLOW = 1.3
 _GROWN = 1.1
 """Step times count as growing if the last third is this many times as slow as the first.
 
-The step times of the middle third must be between those of the other two thirds.
+Step times in the middle third must lie between those in the first and the last.
 """
 _LEAST_TO_GROW = 12
-"""Minimum number of steps for judging growth."""
+"""Minimum number of steps needed to judge growth."""
 _LEAST_SHARE = 0.002
 """Causes that take less than this share of all steps are left out."""
 _LEAST_ASCENDING = 4
@@ -42,8 +42,7 @@ _STRONG_GROWTH = 1.5
 _LONG_WAIT = 0.1
 """A printed wait of at least this many seconds is named even if no step time is known."""
 _LEAST_PRINTED = 5
-"""Minimum number of lines with a step time that a text must contain if it is not the log of a known
-program.
+"""Minimum number of lines with a step time in a text that is not the log of a known program.
 """
 _PRINTED_TIME = re.compile(
     r"(?im)^(?:"
@@ -54,11 +53,11 @@ _PRINTED_TIME = re.compile(
     r"|.*?(?<![a-z][ _-])\btime(?=[ :=]+[\d.]+ \([\d.]+\))"
     r")(?:\(s\))?[ :=]+(\d+\.\d+)( ?ms)?\b"
 )
-"""Time of a step in a line of a training loop: "Iteration duration: 0.0079", "Time 0.470 (1.206)".
+"""Step time in a line from a training loop: "Iteration duration: 0.0079", "Time 0.470 (1.206)".
 
 The second form comes from PyTorch's ImageNet example, which many loops copied. The bare word "time"
-counts as a step time only at the start of a line or in a step's line, because any timer has that
-word.
+counts as a step time only at the start of a line or in a line about a step, because any timer may
+be called so.
 """
 _DATA_TIME = re.compile(
     r"(?i)\bdata[-_ ]?(?:load(?:ing|er)?)?[-_ ]?time\b(?: (?:per|of a|a) (?:batch|step|iteration))?"
@@ -66,7 +65,7 @@ _DATA_TIME = re.compile(
 )
 """Time that a step waits for data: "data_time: 0.21", "data load time 12.5 ms"."""
 _TIMERS = ("step", "iteration", "iter", "batch", "")
-"""Names of a step's timers, most certain first. "" means a timer that is only called "time".
+"""Names of step timers, most certain first. "" means a timer that is only called "time".
 """
 _LONGEST_STEP = 1e5
 """A larger printed number is a date, not a number of seconds."""
@@ -75,7 +74,7 @@ _WARM_UP_STEPS = 10
 
 
 def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list[GapPart]]:
-    """Return the seconds of a steady step, and the additional time that the log shows.
+    """Return the seconds that a steady step takes, and the additional time that the log shows.
 
     The parts are in seconds per step, where repeated steps count once. Without timed steps, the
     seconds are 0 and there are no parts.
@@ -109,14 +108,14 @@ def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list
 
 
 class _Step(NamedTuple):
-    """A timed step of a log."""
+    """A timed step in a log."""
 
     iteration: int
     seconds: float
 
 
 def _timed_steps(text: str, log: ParsedLog) -> list[_Step]:
-    """Return the timed steps of a log.
+    """Return the timed steps in a log.
 
     If there are none, return the steps in lines of an unknown training loop.
     """
@@ -208,9 +207,9 @@ def _seconds_before_growth(seconds: list[float]) -> float:
 
 
 def _slow_step_cause(is_warm_up: bool, iteration: int, save_interval: float) -> str:
-    """Return the cause of a slow step.
+    """Return what made a step slow.
 
-    The time of a save may appear in its own step or in the next one.
+    A save may lengthen its own step or the next one.
     """
     if is_warm_up:
         return "warm-up"
@@ -238,14 +237,14 @@ def _data_waits(text: str) -> list[float]:
 
 
 def _reductions(text: str) -> list[float]:
-    """Return the seconds that steps waited for gradients to be reduced, from Megatron-LM's timers."""
+    """Return the seconds that steps waited for gradients to be reduced, by Megatron-LM timers."""
     name = r"(?:backward-params-all-reduce|grads?-all-reduce|all-grads-sync|grads-reduce-scatter)"
     milliseconds = re.findall(rf"{name}[ .]*:\s*\(?(?:[\d.]+, )?([\d.]+)", text)
     return [float(figure) / 1000 for figure in milliseconds]
 
 
 def _straggler_lags(text: str, facts: Facts) -> list[float]:
-    """Return the seconds between the fastest and the slowest rank's forward pass of each step.
+    """Return the seconds between the fastest and the slowest forward pass in each step.
 
     With pipeline stages, ranks have different work, so nothing is returned.
     """

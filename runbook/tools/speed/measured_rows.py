@@ -1,4 +1,4 @@
-"""Corrects predicted speeds with measured rows of the same system: `plan --predict --measured`."""
+"""Corrects predicted speeds using rows from the same system: `plan --predict --measured`."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,11 +24,11 @@ def with_measurements(
     measured_rows: Iterable[Cells],
     models: Mapping[str, Model],
 ) -> list[Prediction]:
-    """Return the predictions, each corrected by the measured rows of its system.
+    """Return the predictions, each corrected using the measured rows from the same system.
 
-    `rows` are the rows of the predictions. A system is an accelerator with a number format and a
-    program. Only steps with a similar number of operations are used (`LIKE`). Raise `ParamsError`
-    if no measured row states a speed and has a prediction.
+    `rows` are the rows that the predictions belong to. A system is an accelerator with a number
+    format and a program. Only steps with similar operation counts are used (`LIKE`). Raise
+    `ParamsError` if no measured row states a speed and has a prediction.
     """
     systems = _systems(measured_rows, models)
     if not systems:
@@ -64,7 +64,7 @@ def _system(setup: StepSetup | None, cells: Cells) -> tuple[str, ...]:
 
 
 def _slower(prediction: Prediction, cells: Cells) -> float | None:
-    """Return the ratio of measured to predicted step time, or None if one of them is unknown."""
+    """Return measured divided by predicted step time, or None if either is unknown."""
     pairs = (
         ("tokens_s_per_accel", prediction.tokens_s_per_accel),
         ("tflops_per_accel", prediction.tflops_per_accel),

@@ -1,4 +1,4 @@
-"""Parts of the gap between the expected and the reached time of a step."""
+"""Parts of the gap between the expected and the reached step time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,8 +24,8 @@ class GapPart:
     is_suspected: bool = False
     """Whether only the set-up makes the cause likely. Suspects come last and have no seconds."""
     same_effect: tuple[str, ...] = ()
-    """Other causes of the effect that the words describe. If there are any, the part is only a
-    symptom.
+    """Other possible causes for the effect that the words describe. If there are any, the part is
+    only a symptom.
 
     A symptom is ranked with the suspects, because any of these causes may be behind it.
     """
@@ -34,7 +34,7 @@ class GapPart:
     """Addresses of similar public stories that accepted the cause, most similar first."""
 
     def as_row(self) -> dict[str, str | float]:
-        """Return the part's values that are shown to people and in --json."""
+        """Return the values to show to people and in --json."""
         return {
             "name": self.name,
             "seconds": self.seconds,
@@ -48,9 +48,9 @@ def fill(gap: float, *groups: Sequence[GapPart]) -> list[GapPart]:
     """Return parts that add up to the gap, printed causes first.
 
     Within a group, the largest part comes first. The unexplained part comes last. Each group gets
-    what earlier groups have left of the gap. If a group is larger than this remainder, all its
-    parts shrink by the same factor. Without a gap, only printed and suspected causes remain,
-    without seconds.
+    what is left after earlier groups. If a group is larger than this remainder, all its parts
+    shrink by the same factor. Without a gap, only printed and suspected causes remain, without
+    seconds.
     """
     remaining = max(0.0, gap)
     parts = list[GapPart]()

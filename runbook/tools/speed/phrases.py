@@ -16,7 +16,7 @@ negation must be on the same line: the end of a line in a log or a YAML file doe
 next line.
 """
 _REACH_OF_A_DENIAL = 200
-"""Number of characters before a phrase that are searched for a negation.
+"""Number of characters before a phrase to search for a negation.
 
 The number is limited because a log may be a single line of megabytes.
 """
@@ -29,15 +29,14 @@ _NONE_BEFORE = (
     rf"(?:^|\b(?!\w*{_NUMBERED}\b)\w+)[^\w\n]*(?<![\d.,])\b0[ \t]+"
     r"(?:(?:cuda|torch|dynamo|thermal|gpus?|cards?|nodes?|ranks?)[ \t]+)?$"
 )
-"""A count of zero before a cause, as in "0 graph breaks". The 0 in "GPU 0 throttles" is not a
-count.
+"""A zero count before a cause, as in "0 graph breaks". The 0 in "GPU 0 throttles" is not a count.
 """
 _NONE_AFTER = re.compile(
     r"[ \t]*(?:(?:is|are|was|were|takes?|took|[:=]|\.{2,})[ \t]*)?"
     r"(?:none\b|(?<![\d.])0(?:\.0+)?(?!\w|[.,]?\d)(?!,? (?:and|to|or|then) \d))",
     re.IGNORECASE,
 )
-"""A count of zero after a cause, as in "recompiles: 0" or "throttling: none"."""
+"""A zero count after a cause, as in "recompiles: 0" or "throttling: none"."""
 _OF_THE_LOSS = (
     r"\b(?:loss|losses|perplexity|learning rate)[ \t]+"
     r"(?:(?!(?:and|but|of|or|so|while)\b)[\w-]+[ \t]+){0,2}$"
@@ -69,7 +68,7 @@ _ACCUMULATION = (
     r"(?<![\w.])(\d+) (?:grad(?:ient)?[ -])?accum(?:ulation)?[ -]steps?\b",
     r"(?<![\w.])(\d+) micro-?batches (?:per|a|in each|each) (?:global )?(?:step|iteration|batch)",
 )
-"""Patterns for the number of micro-batches per step."""
+"""Patterns for the micro-batch count per step."""
 _CHECKPOINTING = r"(?:activation|gradient)s?[ _-]checkpoint(?:s|ing)?"
 _RECOMPUTATION = rf"(?:(?:activation|gradient)s?[ -])?re-?comput(?:e|ation|ing)|{_CHECKPOINTING}"
 
@@ -107,7 +106,7 @@ _REPORT_OF_INSTRUMENT = (
     rf"\b{_INSTRUMENT}(?:[ \t]+\w+)?[ \t]+report(?:s|ed)?\b"
     rf"|\breported (?:by|in|from|on) (?:the |each |every )?{_INSTRUMENT}\b"
 )
-"""Words that refer to the output of the training program itself."""
+"""Words that refer to output from the training program itself."""
 _OWN_TRAINING = r"\b(?:we|our|ours|us|i|my|mine)\b"
 _STEP_TIME_UNIT = r"(ms|s|secs?|seconds)\b"
 _STEP = r"(?:training )?(?:step|iteration|iter)"
@@ -127,25 +126,25 @@ _COUNTED = (
     rf"|\b(?:(?<=\bon )|(?<=\bwith )|(?<=\busing ))(?:{_NUMBER_WORD})"
     r"(?= GPUs\b| (?:NVIDIA )?(?:GB|[ABHV])\d00)"
 )
-"""Words for the number of nodes or devices of a training run."""
+"""Words that state how many nodes or devices a training run uses."""
 _MICRO_BATCH_TOKENS = (
     r"\bmicro[ _-]?batch(?:[ _-]?size)?(?: of| is|:|=)? ?(?:about )?"
     r"(\d+(?:\.\d+)?) ?([kM])?[ -]tokens\b"
     r"|(?<![\w.])(\d+(?:\.\d+)?) ?([kM])?[ -]tokens? micro[ _-]?batch(?:es)?\b"
 )
-"""Sizes of a micro-batch in tokens."""
+"""Micro-batch sizes in tokens."""
 _BATCH_TOKENS = (
     r"(?<!micro[ -])\bbatch(?:[ _-]?size)?(?: of| is|:|=)? ?(?:about )?"
     r"(\d+(?:\.\d+)?) ?([kM])?[ -]tokens\b"
     r"|(?<![\w.])(\d+(?:\.\d+)?) ?([kM])?[ -]tokens? (?:global )?batch(?:es)?\b"
     r"|(?<![\w.])(\d+(?:\.\d+)?) ?([kM]) tokens (?:per|a|in each) (?:global )?(?:step|batch)\b"
 )
-"""Sizes of a batch in tokens."""
+"""Batch sizes in tokens."""
 _TOKEN_UNITS = {"": 1.0, "k": 1e3, "m": 1e6}
 
 
 class _Phrase(NamedTuple):
-    """Patterns for the phrases that state the value of a fact."""
+    """Patterns for phrases that state a value for a fact."""
 
     fact: str
     value: str
@@ -195,7 +194,7 @@ def phrase_facts(text: str) -> dict[str, str]:
 def plain_numbers(text: str) -> str:
     """Return a text in which lengths, numbers with commas, and node counts are plain digits.
 
-    A power of two in thousands is a multiple of 1,024, because sequence lengths are.
+    For a power of two, "k" means 1,024, as usual for sequence lengths.
 
     >>> plain_numbers("sequence length 8k, 4k context, 1,024 sequences on two nodes")
     'sequence length 8192, 4096 context, 1024 sequences on 2 nodes'
@@ -214,7 +213,7 @@ def plain_numbers(text: str) -> str:
 
 
 def own_sentences(text: str) -> str:
-    """Return a text without the sentences about the training runs of other people.
+    """Return a text without the sentences about other people's training runs.
 
     >>> own_sentences("We run on 64 H100. NVIDIA reports 60 % on 1024 H100.")
     'We run on 64 H100.'
@@ -243,7 +242,7 @@ def _without_thousands(match: re.Match[str]) -> str:
 
 
 def batch_tokens(text: str) -> float:
-    """Return the number of tokens in a global batch that a text states, or 0.
+    """Return how many tokens a global batch has according to a text, or 0.
 
     >>> batch_tokens("a global batch size of 4M tokens"), batch_tokens("trained on 300 B tokens")
     (4000000.0, 0.0)
@@ -252,7 +251,7 @@ def batch_tokens(text: str) -> float:
 
 
 def micro_batch_tokens(text: str) -> float:
-    """Return the number of tokens in a micro-batch that a text states, or 0.
+    """Return how many tokens a micro-batch has according to a text, or 0.
 
     >>> micro_batch_tokens("a micro batch of 8k tokens"), micro_batch_tokens("micro batch 2")
     (8000.0, 0.0)
@@ -261,7 +260,7 @@ def micro_batch_tokens(text: str) -> float:
 
 
 def _stated_tokens(pattern: str, text: str) -> float:
-    """Return the first number of tokens in a text, or 0; the pattern has groups for both parts."""
+    """Return the first token count in a text, or 0; the pattern has groups for both parts."""
     match = re.search(pattern, text, re.IGNORECASE)
     if match is None:
         return 0.0
@@ -286,7 +285,7 @@ def step_seconds(text: str) -> list[float]:
 
 
 def accumulation(text: str) -> int:
-    """Return the number of micro-batches per step that a text states, or 0.
+    """Return how many micro-batches per step a text states, or 0.
 
     >>> accumulation("grad accum 16"), accumulation("only 4 micro-batches per step")
     (16, 4)
@@ -310,7 +309,7 @@ def _is_unused(before: str) -> bool:
 
 
 def first_stated(pattern: str, text: str, unless: str = "") -> re.Match[str] | None:
-    """Return the first match that is not negated, not a count of zero, and not about the loss.
+    """Return the first match that is not negated, not a zero count, and not about the loss.
 
     Matches in sentences that match `unless` are skipped.
 
@@ -331,7 +330,7 @@ def first_stated(pattern: str, text: str, unless: str = "") -> re.Match[str] | N
 
 
 def sentences_of(text: str) -> list[str]:
-    r"""Return the sentences and lines of a text, without empty ones.
+    r"""Return the sentences and lines in a text, without empty ones.
 
     >>> sentences_of("It is slow. Why?\nstep 1")
     ['It is slow.', 'Why?', 'step 1']
@@ -340,7 +339,7 @@ def sentences_of(text: str) -> list[str]:
 
 
 def sentence_at(text: str, position: int) -> str:
-    """Return the sentence or line of a text at a position, cut to the words around it.
+    """Return the sentence or line at a position in a text, cut to the words around it.
 
     >>> sentence_at("It is slow. Version 2.6 is fast. Why?", 15)
     'Version 2.6 is fast.'
@@ -361,11 +360,11 @@ _OTHER_COMPARISON = (
     r"\b(?:nodes?|gpus?|ranks?|[tpd]p|batch|forward|backward|optimizer|reduce\w*|gather\w*|"
     r"data|load\w*|seq\w*|layers?|experts?|with|without|save\w*|checkpoint\w*)\b"
 )
-"""Words between times that differ for a reason other than the progress of a run."""
+"""Words between times that differ for another reason than progress in a run."""
 _LEAST_TIMES = 3
 """Smallest number of times that can show growth."""
 _GROWTH = (1.1, 20.0)
-"""Range of the ratio of the last time to the first."""
+"""Limits on the ratio of the last time to the first."""
 
 
 def growing_times(text: str) -> str:
@@ -410,7 +409,7 @@ def _stated_formats(text: str) -> set[str]:
 
 
 def _line_before(text: str, start: int) -> str:
-    """Return the text of a line before a position.
+    """Return the text on a line before a position.
 
     For a long line, return only the last words.
     """

@@ -1,4 +1,4 @@
-"""Translates the description of a training run into the planner's input."""
+"""Translates a training run's description into input for the planner."""
 
 import math
 from dataclasses import replace
@@ -14,7 +14,7 @@ from runbook.planning.cost.iteration import StepSetup
 from runbook.planning.layout_search import fits, fullest_device
 
 _HIGHEST_MEGATRON_STAGE = 1
-"""Highest ZeRO stage of Megatron's own optimizer.
+"""Highest ZeRO stage in Megatron's own optimizer.
 
 Megatron shards only the optimizer states. DeepSpeed also shards gradients and weights, as FSDP
 does.
@@ -41,13 +41,13 @@ def choice_of(setup: StepSetup) -> Choice:
 
 
 def fits_device(setup: StepSetup) -> bool:
-    """Return whether the training fits in its device's memory, according to the planner."""
+    """Return whether the training fits in device memory, according to the planner."""
     needed = fullest_device(choice_of(setup), keeps_scores=not setup.flash)
     return fits(needed, setup.device)
 
 
 def _model(shape: ModelShape) -> Model:
-    """Return the model of a described training run, with every field that its shape states.
+    """Return the model for a described training run, with every field that its shape states.
 
     All other fields have a GPT's defaults. If stated fields were ignored, a Llama model would lack
     its output layer.
@@ -60,8 +60,7 @@ def _model(shape: ModelShape) -> Model:
         kv_heads=shape.kv_heads,
         ffn_hidden=shape.ffn_hidden,
         sequence_length=shape.sequence_length,
-        # If sequences are longer than those of the catalogue's model, there is a learned position
-        # for each token.
+        # Sequences may be longer than in the catalogue; each token then has a learned position.
         positions=max(shape.positions, shape.sequence_length),
         vocabulary=shape.vocabulary,
         tied_embeddings=shape.tied_embeddings,
@@ -92,7 +91,7 @@ def _training(setup: StepSetup) -> Training:
 
 
 _PRECISIONS = {"fp16": "fp16", "fp32": "fp32", "tf32": "fp32"}
-"""The weights' format for each format of matrix products. 8-bit formats keep bf16 weights."""
+"""Weight format used with each format for matrix products. 8-bit formats keep bf16 weights."""
 
 
 def _site(setup: StepSetup, devices_per_node: int) -> Site:

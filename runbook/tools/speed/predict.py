@@ -25,22 +25,22 @@ from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.published_rows import NEEDED, PublishedRow, read_row
 
 SHAPE_TOLERANCE = 0.08
-"""Largest relative difference between the catalogue's number of parameters and the stated one."""
+"""Largest relative difference allowed between the parameter counts in catalogue and row."""
 MICRO_TOKENS = 16384
-"""Largest number of tokens in a micro-batch, if its size is not given and there is no pipeline."""
+"""Largest micro-batch, in tokens, assumed if the size is not given and there is no pipeline."""
 TUNED_MICRO_TOKENS = 8192
-"""Largest number of tokens in a micro-batch in a vendor's recipe without tensor parallelism.
+"""Largest micro-batch, in tokens, assumed for vendor recipes without tensor parallelism.
 
-NeMo's recipes of 2024 and 2025 have at most this many on H100.
+NeMo recipes from 2024 and 2025 use at most this many on H100.
 """
 PIPELINE_MICRO_TOKENS = 2048
-"""Largest number of tokens in a micro-batch with a pipeline.
+"""Largest micro-batch, in tokens, assumed with a pipeline.
 
-A micro-batch of a single sequence may be longer.
+A micro-batch with a single sequence may be longer.
 """
 DEFAULT_SEQUENCE = 2048
 ASSUMED_DEVICES = 64
-"""Assumed number of devices if a row does not state one."""
+"""Device count assumed if a row does not state one."""
 _BATCH_TOKENS = (
     (2, 0.5e6),
     (10, 1e6),
@@ -61,7 +61,7 @@ _MIXTURE_OF_EXPERTS = r"\bmoe\b|mixtral|deepseek|\ba\d+b\b|gpt[- ]oss"
 
 @dataclass(frozen=True)
 class Prediction:
-    """The predicted speed of a row, or the reason why it cannot be predicted."""
+    """The speed predicted for a row, or the reason why it cannot be predicted."""
 
     row: PublishedRow
     tokens_s_per_accel: float | None
@@ -72,11 +72,11 @@ class Prediction:
     assumed: tuple[str, ...] = ()
     seconds_per_step: float | None = None
     correction: Correction | None = None
-    """The correction by measured rows of the same system, which the speeds include."""
+    """The correction from measured rows on the same system, which the speeds include."""
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
-        """Range of tokens/s/device that contains the speed of 80 % of similar rows (`intervals`)."""
+        """Range of tokens/s/device for 80 % of similar rows (`intervals`)."""
         if self.setup is None or self.tokens_s_per_accel is None:
             return None, None
         if self.correction:
@@ -136,7 +136,7 @@ def predict_rows(
 
 
 def predict(row: PublishedRow, models: Mapping[str, Model]) -> Prediction:
-    """Predict the speed of one row."""
+    """Predict the speed for one row."""
     row_setup = setup_of(row, models)
     if isinstance(row_setup, str):
         return Prediction(row, None, None, row_setup)
@@ -162,7 +162,7 @@ def predict(row: PublishedRow, models: Mapping[str, Model]) -> Prediction:
 
 
 class AssumedValue(StrEnum):
-    """A value of a training run that its row does not state."""
+    """A value that a row does not state about the training run."""
 
     SEQUENCE = "sequence"
     LAYOUT = "layout"
@@ -191,7 +191,7 @@ class RowSetup(NamedTuple):
 
     setup: StepSetup
     shape_from: str
-    """The source of the model shape."""
+    """Where the model shape comes from."""
     assumed: tuple[Assumption, ...]
 
 
@@ -225,7 +225,7 @@ def _with_stated_parameters(model: Model, row: PublishedRow) -> Model:
     """Return the model, with a gated feed-forward block or an untied head if its size implies that.
 
     No column states these two properties, but they follow from the layers, widths, vocabulary and
-    number of parameters.
+    parameter count.
     """
     parameters = row.billions * 1e9
     length = row.sequence_length
@@ -242,9 +242,9 @@ def _with_stated_parameters(model: Model, row: PublishedRow) -> Model:
 
 
 def _with_billions(row: PublishedRow, models: Mapping[str, Model]) -> PublishedRow:
-    """Return the row with a number of parameters, if its model's name or columns imply one.
+    """Return the row with a parameter count, if the model name or the other columns imply one.
 
-    Without a name of the catalogue, layers and hidden units are taken for those of a GPT.
+    If the catalogue lacks the name, the count is that for a GPT with these layers and hidden units.
     """
     if row.billions:
         return row
@@ -269,7 +269,7 @@ def _assumed_setup(
     device: Accelerator,
     assumed: list[Assumption],
 ) -> StepSetup:
-    """Return the step model's input for a row.
+    """Return the step model input for a row.
 
     Values that the row does not state are assumed, and added to `assumed`.
     """
@@ -348,11 +348,12 @@ def _device_notes(row: PublishedRow, device: Accelerator) -> list[str]:
 
 
 def shape_for(row: PublishedRow, models: Mapping[str, Model]) -> tuple[Model, str]:
-    """Return the shape of a row's model and its source.
+    """Return the model shape for a row, and where the shape comes from.
 
-    Use the catalogue's model with this name, or else the model nearest in size with a head width of
-    64 to 160. If its parameter count differs, hidden is scaled by the ratio of the counts to the
-    power of 0.4 (rounded to a multiple of 128), and the number of layers makes up the remainder.
+    Use the model with this name in the catalogue, or else the model nearest in size with a head
+    width of 64 to 160. If its parameter count differs, hidden is scaled by the ratio of the counts
+    to the power of 0.4 (rounded to a multiple of 128), and the number of layers makes up the
+    remainder.
     """
     parameters = row.billions * 1e9
     length = row.sequence_length
@@ -384,7 +385,7 @@ def shape_for(row: PublishedRow, models: Mapping[str, Model]) -> tuple[Model, st
 
 
 def _family(row: PublishedRow, models: Mapping[str, Model]) -> Mapping[str, Model]:
-    """Return the models of the row's kind, Llama or GPT, or all models if none is of this kind."""
+    """Return the Llama models for a Llama row, otherwise the rest, or all if none are left."""
     is_llama = "llama" in row.model.lower()
     family = {}
     for name, model in models.items():
@@ -395,7 +396,7 @@ def _family(row: PublishedRow, models: Mapping[str, Model]) -> Mapping[str, Mode
         family = dict(models)
     if "gpt" in row.model.lower():
         return family
-    # The catalogue's test models have very few layers for their width. Nobody trains models with
+    # Test models in the catalogue have very few layers for their width. Nobody trains models with
     # these shapes in practice.
     usual = {}
     for name, model in family.items():
@@ -418,7 +419,7 @@ def _with_vocabulary(models: Mapping[str, Model], vocabulary: int) -> Mapping[st
 
 
 def _size_error(model: Model, sequence_length: int, parameters: float) -> float:
-    """Return the relative error of a model's parameter count."""
+    """Return how far a model's parameter count is from the given one, as a share of the latter."""
     return abs(_parameter_count(model, sequence_length) / parameters - 1)
 
 
@@ -436,7 +437,7 @@ def _name_words(text: str) -> set[str]:
 
 
 def _parameter_count(model: Model, sequence_length: int = 0) -> int:
-    """Return the number of parameters, including a learned embedding of each position."""
+    """Return the parameter count, including a learned embedding for each position."""
     if model.position_embedding == "learned":
         more_positions = model.hidden * max(0, sequence_length - model.positions)
     else:
@@ -447,7 +448,7 @@ def _parameter_count(model: Model, sequence_length: int = 0) -> int:
 
 
 def _scaled(model: Model, parameters: float, name: str) -> Model:
-    """Return a model scaled to a number of parameters.
+    """Return a model scaled to a parameter count.
 
     Layers and hidden size in the name take precedence.
     """
@@ -483,7 +484,7 @@ def _scaled(model: Model, parameters: float, name: str) -> Model:
 
 
 def _assumed_layout(row: PublishedRow, device: Accelerator, assumed: list[Assumption]) -> Layout:
-    """Return the row's layout over complete replicas.
+    """Return the layout for a row, with complete replicas.
 
     Values that the row does not state are assumed, and added to `assumed`.
     """
@@ -550,7 +551,7 @@ def _least_that_fit(row: PublishedRow, device: Accelerator) -> tuple[int, int]:
 
 
 def _state_bytes(row: PublishedRow, devices: int, model_parallel: int) -> float:
-    """Return the bytes of weights, gradients and optimizer states on one device.
+    """Return the bytes needed for weights, gradients and optimizer states on one device.
 
     A parameter takes 6 bytes for its bf16 weight and fp32 gradient, and 12 for the optimizer
     states, which ZeRO shards over the replicas.
@@ -561,7 +562,7 @@ def _state_bytes(row: PublishedRow, devices: int, model_parallel: int) -> float:
 
 
 def _usual_batch(row: PublishedRow, layout: Layout, sequence_length: int) -> int:
-    """Return the usual global batch of a model of this size, in sequences."""
+    """Return the usual global batch for a model this large, in sequences."""
     tokens = _LARGEST_BATCH_TOKENS
     for billions, batch_tokens in _BATCH_TOKENS:
         if row.billions < billions:
@@ -597,7 +598,7 @@ def _micro_batch(setup: StepSetup) -> int:
 
 
 def _free_bytes(setup: StepSetup) -> float:
-    """Return nine tenths of a device's memory, minus the states, in bytes."""
+    """Return the bytes left for activations: nine tenths of a device's memory, minus the states."""
     layout = setup.layout
     parameters = sizes.whole(setup.shape).total / layout.tensor / layout.pipeline
     replicas = layout.data * layout.context
@@ -614,7 +615,7 @@ def _free_bytes(setup: StepSetup) -> float:
 
 
 def _sequence_bytes(setup: StepSetup) -> float:
-    """Return the number of bytes that one sequence's activations take.
+    """Return how many bytes the activations for one sequence take.
 
     The activations comprise those that each layer keeps, the working set of one layer, and the
     logits.
@@ -634,7 +635,7 @@ def _sequence_bytes(setup: StepSetup) -> float:
 
 
 def _chunks(row: PublishedRow, shape: ModelShape, pipeline: int) -> int:
-    """Return the number of interleaved chunks in a vendor's recipe.
+    """Return how many interleaved chunks a vendor recipe uses.
 
     The number is at least two if the code is tuned and a stage's layers can be divided.
     """

@@ -1,4 +1,4 @@
-"""Predicts the speeds of the rows of a table: `runbook plan --predict FILE.csv`."""
+"""Predicts a speed for each row in a table: `runbook plan --predict FILE.csv`."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.predict import Prediction, check_columns, predict_rows
 
 MAX_BYTES = 64 * 2**20
-"""Largest file, in bytes, that is accepted as a table of results."""
+"""Maximum size of a table of results, in bytes."""
 
 
 def predict_file(path: Path, measured: Path | None = None) -> list[Prediction]:
@@ -32,7 +32,7 @@ def predict_file(path: Path, measured: Path | None = None) -> list[Prediction]:
 
 
 def _read_table(path: Path) -> list[dict[str, str | None]]:
-    """Return the rows of a table of results, or raise `ParamsError` for any other file."""
+    """Return the rows in a table of results, or raise `ParamsError` for any other file."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ParamsError(SpeedMessage.TABLE_TOO_LARGE, path=path, max_bytes=MAX_BYTES // 2**20)
@@ -58,7 +58,7 @@ def predictions_text(predictions: Iterable[Prediction]) -> str:
 
 
 def _prediction_line(prediction: Prediction) -> str:
-    """Return the speed of one row, or the reason why it is unknown."""
+    """Return the speed for one row, or the reason why it is unknown."""
     row = prediction.row
     if prediction.tokens_s_per_accel is None:
         speed = f"unknown: {prediction.reason}"

@@ -1,8 +1,8 @@
 """Reads the table of public stories: questions about slow training, with their accepted causes.
 
-A text restates the question of a thread in our words, and keeps the technical words of its author.
-`python tools/write_pages.py` writes the column of subjects, because finding the subjects of all
-stories takes longer than an answer may.
+Each text restates the question from a thread in our words, and keeps the author's technical terms.
+`python tools/write_pages.py` writes the subjects column, because finding all subjects takes too
+long for `explain`.
 """
 
 import csv
@@ -25,9 +25,9 @@ class StoryUse(StrEnum):
     RULES = "rules"
     """It improved the rules for signs and suspects."""
     TRAINING = "training"
-    """Cross-validation over these stories chose the parameters of the search for similar ones."""
+    """Cross-validation over these stories chose the parameters for finding similar ones."""
     HELD_OUT = "held out"
-    """It was used for nothing but two measurements, one of each collection of stories."""
+    """It was used only for two measurements, one for each collection of stories."""
     SECOND_TRAINING = "second training"
     """It is like a training story, and was collected later by people who did not know the rules."""
     SECOND_HELD_OUT = "second held out"
@@ -35,7 +35,7 @@ class StoryUse(StrEnum):
 
 
 USED = (StoryUse.RULES, StoryUse.TRAINING, StoryUse.SECOND_TRAINING)
-"""Uses of the stories that are not held out."""
+"""Uses that count as not held out."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Story:
 
     use: StoryUse
     address: str
-    """Repository and number of a GitHub issue or pull request, or the URL of another page."""
+    """Repository and number for a GitHub issue or pull request, or the URL of another page."""
     causes: tuple[str, ...]
     """Causes that the author or a maintainer accepted."""
     text: str
@@ -53,7 +53,7 @@ class Story:
 
     @property
     def url(self) -> str:
-        """Return the address of the thread's page.
+        """Return the URL of the thread.
 
         >>> Story(StoryUse.RULES, "NVIDIA/apex#76", (), "").url
         'https://github.com/NVIDIA/apex/issues/76'
@@ -64,13 +64,13 @@ class Story:
 
 @cache
 def read_stories() -> tuple[Story, ...]:
-    """Return all rows of the table."""
+    """Return all rows in the table."""
     text = files("runbook.tools.speed").joinpath(TABLE).read_text(encoding="utf-8")
     return tuple(_story(row) for row in csv.DictReader(text.splitlines()))
 
 
 def as_table(stories: Iterable[Story]) -> str:
-    """Return the text of a table of stories."""
+    """Return the stories as CSV text."""
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(("use", "address", "causes", "text", "subjects"))
@@ -82,7 +82,7 @@ def as_table(stories: Iterable[Story]) -> str:
 
 
 def stories_for(uses: Iterable[StoryUse]) -> tuple[Story, ...]:
-    """Return the stories with one of these uses."""
+    """Return the stories that had one of these uses."""
     wanted = set(uses)
     return tuple(story for story in read_stories() if story.use in wanted)
 

@@ -1,4 +1,4 @@
-"""Reads the rows of a table of published results, such as published_results.csv.
+"""Reads rows from a table of published results, such as published_results.csv.
 
 Optional columns (`micro_batch`, `vp`, `layers`, `code`, ...) take precedence over words in
 `software`.
@@ -12,7 +12,7 @@ from runbook.plan_file.schema import Layout
 from runbook.planning.cost.accelerators import find_accelerator
 
 NEEDED = ("model", "accelerator")
-"""Columns that a table of published results must have."""
+"""Columns required in a table of published results."""
 
 _PRECISIONS = {
     "fp8": "fp8",
@@ -35,7 +35,8 @@ _RECOMPUTE = (
     (r"factor 3|no act", "none"),
     (r"factor 4|narayanan|\bhfu\)|megatron-deepspeed|bigscience|metaseq|argonne", "full"),
 )
-"""Patterns for descriptions of recomputation in sources. The first matching pattern applies."""
+"""Patterns for the words that sources use about recomputation. The first matching pattern
+applies."""
 _SIZES = {
     "layers": "layers",
     "hidden": "hidden",
@@ -44,7 +45,7 @@ _SIZES = {
     "ffn": "ffn_hidden",
     "vocabulary": "vocabulary",
 }
-"""The catalogue's names for a model's sizes, by column."""
+"""Names that the catalogue has for model sizes, by column."""
 _YES_OR_NO = {
     "1": "yes",
     "yes": "yes",
@@ -75,7 +76,7 @@ _WORDS = {
 }
 """The words that each optional column accepts, and their meanings."""
 _VOCABULARY = r"\bv(?:ocab(?:ulary)?)?[ =]+(\d{4,})"
-"""Phrases that state the vocabulary of a model: "vocab 131072", "V=250880"."""
+"""Phrases that state the vocabulary size: "vocab 131072", "V=250880"."""
 _RECIPES_IN_WORDS = ((r"mx[- ]?fp8|fp8[- ]mx", "mxfp8"), (r"fp8[- ]?blockwise", "blockwise"))
 """Words in a source that name an FP8 recipe, each with the recipe.
 
@@ -107,7 +108,7 @@ _CAUSAL_SOFTWARE = r"core (0\.1[2-9]|0\.2|1\.)|nemo 25\.(09|1)|nemo 26|megatron-
 """Versions that count half of the attention operations, because attention is causal."""
 _MEGATRONS_LOSS = r"megatron-(lm|core|deepspeed)|bigscience|gpt-neox"
 _FUSED_LOSS_OF_NEMO = "2024"
-"""NeMo 1.23 of early 2024 still calls Megatron's loss (nemo/collections/nlp, gpt_model.py)."""
+"""NeMo 1.23 from early 2024 still calls Megatron's loss (nemo/collections/nlp, gpt_model.py)."""
 _EARLY_STOP = "2023-10"
 """Date of PyTorch 2.1, the first version in which recomputation stops early."""
 _SECOND_VENDOR_ATTENTION = "2024-09"
@@ -118,15 +119,15 @@ _FITTED_PROGRAMS = (
     r"nemo|megatron|mlperf|nvidia|llm-foundry|torchtitan|fms-fsdp|deepspeed|bigscience|gpt-neox"
     r"|nanogpt|metaseq|meta internal"
 )
-"""Programs with rows of their own in the fit of the step model."""
+"""Programs that the step model was fitted to, each with rows in the fit."""
 _BILLIONS = {"M": 1e-3, "B": 1.0, "T": 1e3}
 
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A row of the table.
+    """A row in the table.
 
-    Values that the row does not state, including those of its layout, are 0 or an empty string.
+    Values that the row does not state, including layout sizes, are 0 or an empty string.
     """
 
     number: int
@@ -163,24 +164,24 @@ class PublishedRow:
     first_blackwell: bool
     is_other_program: bool
     experts: int
-    """Number of experts of a layer; 0 or 1: the model is dense."""
+    """Number of experts per layer. The model is dense if this is 0 or 1."""
     head_width: int
-    """Width of an attention head; 0: hidden / heads."""
+    """Width of an attention head, or 0 for hidden / heads."""
     devices_per_node: int
-    """Number of devices in a node of this system; 0: as usual for the device."""
+    """Number of devices per node in this system, or 0 for the number usual for the device."""
     network: float
     """Gbit/s per device between nodes."""
     sizes: Mapping[str, int]
-    """Sizes of the model, by the catalogue's names.
+    """Model sizes, by the names in the catalogue.
 
     The names are layers, hidden, heads, kv_heads, ffn_hidden and vocabulary.
     """
     unknown: tuple[str, ...]
-    """Cells of the optional columns that were not understood and are not used."""
+    """Cells in optional columns that were not understood and are not used."""
 
 
 class _Cells:
-    """The cells of a row, and a note on each cell that was not understood."""
+    """The cells in a row, and a note on each cell that was not understood."""
 
     def __init__(self, cells: Mapping[str, str | None]) -> None:
         self._cells = cells
@@ -202,7 +203,7 @@ class _Cells:
         return count
 
     def word(self, name: str) -> str:
-        """Return our word for a cell of an optional column, or ''.
+        """Return our word for a cell in an optional column, or ''.
 
         Add a note for an unknown word.
         """
@@ -298,7 +299,7 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
 
 
 def _sizes(row: _Cells, stated: str) -> dict[str, int]:
-    """Return the sizes in a model's columns. The vocabulary may also be stated in a phrase."""
+    """Return the sizes in the model columns. A phrase may also state the vocabulary."""
     sizes = {name: row.size(column) for column, name in _SIZES.items()}
     if not sizes["vocabulary"]:
         sizes["vocabulary"] = _number_after(_VOCABULARY, stated)
@@ -333,7 +334,7 @@ def _stated_micro_batch(context: str) -> int:
 
 
 def billions_in(model: str) -> float:
-    """Return the number of parameters that a name states, in billions, or 0.
+    """Return the parameter count that a name states, in billions, or 0.
 
     >>> billions_in("GPT-3 13B"), billions_in("MPT 760M"), billions_in("GPT 1T"), billions_in("Llama")
     (13.0, 0.76, 1000.0, 0.0)
@@ -345,9 +346,9 @@ def billions_in(model: str) -> float:
 
 
 def convention(text: str, software: str = "", date: str = "") -> str:
-    """Return the name in `flops.CONVENTIONS` for the words of a source.
+    """Return the name in `flops.CONVENTIONS` for the words used in a source.
 
-    The default is the usual convention of the software.
+    The default is the usual convention in the software.
 
     >>> convention("Megatron-DeepSpeed factor 4, V=250880"), convention("6N + 12 l d s per token")
     ('megatron-deepspeed-f4', 'llm-foundry')
@@ -408,7 +409,7 @@ def has_flash(text: str, date: str) -> bool:
 def has_interleaving(text: str) -> bool:
     """Return whether a program's recipes interleave pipeline stages.
 
-    NVIDIA's recipes have done so since 2021 (arXiv:2104.04473), but those of Megatron's forks have
+    NVIDIA's recipes have done so since 2021 (arXiv:2104.04473), but those in Megatron forks have
     not.
 
     >>> has_interleaving("megatron-lm v2.5"), has_interleaving("bigscience megatron-deepspeed")
@@ -431,7 +432,7 @@ def has_first_flash(text: str, date: str) -> bool:
 
 
 def has_ddp_buckets(text: str) -> bool:
-    """Return whether PyTorch's DistributedDataParallel reduces a program's gradients.
+    """Return whether a program reduces gradients with PyTorch's DistributedDataParallel.
 
     nanotron uses it too (`ddp_bucket_cap_mb`, 25 by default).
 
@@ -442,7 +443,7 @@ def has_ddp_buckets(text: str) -> bool:
 
 
 def is_first_megatron(text: str, date: str) -> bool:
-    """Return whether a program is Megatron-LM of 2021 or 2022 (`StepSetup.first_megatron`).
+    """Return whether a program is Megatron-LM from 2021 or 2022 (`StepSetup.first_megatron`).
 
     >>> [is_first_megatron("megatron-lm", date) for date in ("2021-04", "2022-05", "2023", "")]
     [True, True, False, False]
@@ -465,7 +466,7 @@ def has_half_sums(text: str, precision: str) -> bool:
 def has_fused_loss(text: str, date: str) -> bool:
     """Return whether the loss is computed by a few fused kernels.
 
-    The loss is fused in current NeMo and in PyTorch programs, but not in Megatron-LM. NeMo of 2023
+    The loss is fused in current NeMo and in PyTorch programs, but not in Megatron-LM. NeMo in 2023
     used Megatron's loss (`step_inputs.setup_for` plans it this way). A program without a date
     counts as new.
 
@@ -522,7 +523,7 @@ def is_release_before(month: str, text: str, date: str) -> bool:
 def overlaps_tensor(context: str) -> bool:
     """Return whether tensor-parallel communication is hidden behind matrix products.
 
-    Megatron-LM hides it only if it is configured to. NeMo's recipes and MLPerf's programs are.
+    Megatron-LM hides it only if it is configured to. NeMo recipes and MLPerf programs are.
 
     >>> [overlaps_tensor(name) for name in ("nemo 25.04", "megatron-lm core 0.14")]
     [True, False]
@@ -544,7 +545,7 @@ def is_other_program(software: str) -> bool:
 
 
 def code(text: str) -> str:
-    """Return the degree to which a program's layers are fused: unfused, eager, fused or tuned."""
+    """Return how far a program fuses layers: unfused, eager, fused or tuned."""
     if "eager" in text:
         return "eager"
     if re.search(r"(?<!bigscience megatron-)deepspeed|gpt-neox|hugging ?face", text):
@@ -571,7 +572,7 @@ def _number(text: str) -> float:
 
 
 def _devices(text: str, accelerator: str) -> int:
-    """Return the number of devices in a cell that counts devices or nodes, or 0."""
+    """Return the device count from a cell that counts devices or nodes, or 0."""
     count = int(_number(text))
     if "node" not in text.lower():
         return count
@@ -580,7 +581,7 @@ def _devices(text: str, accelerator: str) -> int:
 
 
 def _devices_of_node(context: str) -> int:
-    """Return the number of devices in a node that a text states, or 0.
+    """Return how many devices per node a text states, or 0.
 
     >>> _devices_of_node("nodes of four devices"), _devices_of_node("64 nodes of 8 a100, nemo")
     (4, 8)

@@ -16,7 +16,7 @@ _RULED_OUT = re.compile(
     r"(?:fine|ok(?:ay)?|healthy|normally|as expected|fast enough)\b"
     r"|(?:\bnot|n't)\b[^.;,]{0,20}\b(?:related to|due to|caused by|because of)\b"
 )
-"""Words of a clause which show that its subject does not make training slow."""
+"""Words in a clause which show that the subject of the clause does not make training slow."""
 _SUBJECTS = (
     ("network", r"\b(?:network|interconnect|nics?|links?|switch(?:es)?)\b"),
     ("communication", r"\b(?:nvlink|pcie|all-?reduce)\b"),
@@ -33,7 +33,7 @@ Next to a complaint these words are too vague for a suspicion, but they suffice 
 _CLAUSE_END = re.compile(r"[,:()]|\b(?:but|although|though|while|whereas|yet|still|however)\b")
 
 _TOOL = re.compile(r"\b[nr]ccl[-_ ]?tests?\b|\bnvidia-smi\b|\biperf\w*")
-"""Names of programs that test something else than they are named after."""
+"""Programs that test something other than what their names say."""
 _PRONOUN = re.compile(r"\s*(?:and )?(?:it|this|that|they|these|both)\b")
 """A clause whose subject is in the clause before."""
 

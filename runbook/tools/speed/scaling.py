@@ -25,13 +25,13 @@ _NODES = re.compile(
     r"(?! (?:of|each|have|has)\b)"
     r"|\bn_?nodes[ =:]+(\d+)"
 )
-"""Matches numbers of nodes in lower-case text."""
+"""Matches node counts in lower-case text."""
 _DEVICES = re.compile(
     rf"(?<![\w./:-])({_NUMBER})[ -]?(?:x ?)?(?:gpus?|cards?|[abhv]\d{{2,3}}s?)\b"
     r"(?! (?:per|a|in each|on each|each) )"
     r"|\b(?:n_?gpus?|num_gpus)[ =:]+(\d+)"
 )
-"""Matches numbers of devices in lower-case text."""
+"""Matches device counts in lower-case text."""
 _FIGURE = re.compile(
     r"(?<![\w.])(?P<rate>\d[\d,]*(?:\.\d+)?k?)(?:[~-]\d+)? ?(?:it(?:er(?:ation)?)?s?|steps?|img|imgs|images?"
     r"|samples?|seq(?:uence)?s?|tok(?:en)?s?|examples?) ?(?:/|per) ?s(?:ec(?:ond)?)?\b"
@@ -47,9 +47,9 @@ _OF_A_STEP = r"\b(?:steps?|iterations?|iters?|batch(?:es)?)\b|/ ?it\b"
 _OF_ALL_SAMPLES = r"\b(?:epochs?|training time|in total|whole|dataset)\b"
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|;\s|\n")
 _MOST = 0.5
-"""Largest share of a step that communication may take."""
+"""Largest share of a step that communication is assumed to take."""
 _MOST_MEASUREMENTS = 40
-"""Largest number of figures that are compared. A person compares only a few."""
+"""Maximum number of figures to compare. A person compares only a few."""
 _LEAST_FALL = 0.75
 """Scaling is poor if the rate per device falls to less than this share."""
 _LONGER_STEP = 1.6
@@ -73,7 +73,7 @@ class _Kind(StrEnum):
 
 @dataclass(frozen=True)
 class _Measurement:
-    """A figure for a number of devices or nodes."""
+    """A figure measured on a number of devices or nodes."""
 
     count: int
     kind: _Kind
@@ -123,7 +123,7 @@ def _part(
     reached: float,
     same_effect: tuple[str, ...],
 ) -> GapPart:
-    """Return the usual cause of the poor scaling that two measurements show.
+    """Return what usually causes the poor scaling that two measurements show.
 
     `same_effect` has the other causes.
     """
@@ -155,7 +155,7 @@ def _first_loss(
 
 
 def _measurements(text: str, count_pattern: re.Pattern[str]) -> list[_Measurement]:
-    """Return each figure of a text with the number of devices or nodes in the same sentence."""
+    """Return each figure in a text with the device or node count from the same sentence."""
     measurements = []
     kind_of_time = _Kind.STEP_TIME
     for sentence in _SENTENCE_END.split(text):
@@ -178,7 +178,7 @@ def _count_of(
     first_figure: re.Match[str],
     counts: Sequence[re.Match[str]],
 ) -> re.Match[str] | None:
-    """Return the number of devices that a figure belongs to.
+    """Return the device count that a figure belongs to.
 
     If the sentence begins with a figure, as in "9 s on one GPU", this is the next number.
     Otherwise, it is the last number before the figure.
@@ -197,7 +197,7 @@ def _measurement(
     figure: re.Match[str],
     kind_of_time: _Kind,
 ) -> _Measurement:
-    """Return a figure and a number of devices as a measurement."""
+    """Return a measurement with a figure and a device count."""
     number = count[1] or count[2]
     start = min(count.start(), figure.start())
     end = max(count.end(), figure.end())

@@ -1,6 +1,6 @@
 """Words about how a training run was set up, if that set-up itself makes steps slow.
 
-These causes are options and habits of measurement. `sign_rows` has the causes that people and
+These causes are options, and habits in measuring. `sign_rows` has the causes that people and
 programs describe.
 """
 

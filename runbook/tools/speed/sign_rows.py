@@ -45,9 +45,8 @@ _SWITCHED_OFF = (
 )
 """Matches text after a DeepSpeed option that shows that nothing is offloaded.
 
-The text is a value, or the section's `device`; the section's other keys
-(`offload_param.pin_memory`) do not matter. DeepSpeed prints its complete configuration, where
-options that nobody set are None.
+The text is a value, or the `device` key in a section; other keys (`offload_param.pin_memory`) do
+not matter. DeepSpeed prints its complete configuration, where options that nobody set are None.
 """
 _CPU_OFFLOAD = (
     r"\bcpu[ _-]?offload(?:ing|ed|s|er|policy)?"
@@ -61,7 +60,7 @@ _COLLECTIVES = (
     r"\b(?:collectives?|communication|nccl\w*|all[- ]?reduces?|all[- ]?gathers?"
     r"|reduce[- ]?scatters?)\b"
 )
-"""Names of the messages between ranks."""
+"""Names for the messages between ranks."""
 GROWING = "growing steps"
 NO_GAIN_FROM_DEVICES = ("DataParallel", "unequal work", "data wait", "stragglers")
 """Causes, other than slow links, that may keep more devices from increasing the speed."""
@@ -85,18 +84,18 @@ _DATA_READING = (
     r"(?:data[- _]?load\w*|data ?pipeline|input pipeline|(?:read|load)\w* (?:\w+ ){0,2}"
     r"(?:data|dataset|corpus|shards?|tokens)\b)"
 )
-"""Names of the work that brings samples to a device."""
+"""Names for work that brings samples to a device."""
 _DATA_PREPARATION = (
     r"(?:\baugment\w*|\btokeni[sz](?:e[sd]?|ing|ation)\b|pre-?process\w*|\bdecod(?:e|es|ing)\b"
     r"|generated data)"
 )
-"""Names of work on samples that can be done before the training."""
+"""Names for work on samples that can be done before training."""
 _EVERY_MICRO_BATCH = (
     r"(?:after|on|at|in|for)? ?(?:each|every|all) "
     r"(?:backward|micro-?batch|micro-?step|accumulation|forward)"
 )
 _SUMMED = r"(?:reduc(?:e[sd]?|ing|tion)|synchroni[sz]\w+|synced|all-?reduc\w+)"
-"""Words for a sum of gradients over ranks."""
+"""Words for summing gradients over ranks."""
 _EVERY_STEP = r"(?:each|every|per) (?:single )?(?:training )?(?:step|iteration|micro\S*)"
 _HOST_SYNC = r"(?:\.item\(\)|(?:cuda)?(?:stream|device)?synchroni[sz]e\b)"
 """Calls that make the host wait for the device."""
@@ -112,7 +111,7 @@ _ANOTHER_DEVICE = (
     r"(?=second|third|fourth|other|another))"
     r"(?:more |second |third |fourth |other |another )?(?:gpus?|cards?)\b"
 )
-"""Phrases that compare a number of devices with a smaller one."""
+"""Phrases that compare a device count with a smaller one."""
 _SOFTWARE = (
     r"(?:version|release|container|driver|pytorch|torch|cuda|rocm|nccl|deepspeed|megatron\S*|nemo"
     r"|transformers|transformer engine|apex|v?\d+\.\d+(?:\.\d+)?)\b"
@@ -130,7 +129,7 @@ _UNHARMED = (
     r"|\bnothing (?:has )?changed\b|\bunchanged\b|\bas (?:good|fast|high) as\b"
     r"|\b(?:stay(?:s|ed)?|remain(?:s|ed)?|is|are|keeps?|kept) (?:exactly |about )?the same\b)"
 )
-"""Words in a sentence about a change of software which show that it did no harm."""
+"""Words in a sentence about a software change which show that it did no harm."""
 _IS_ASKED = rf"^\s*\W*(?:question:? )?(?:can|could|may|does|is it possible|how (?:do|can))\b(?!.*{_SLOWED}).*\?"
 """A question whether something can be used, without any word about speed."""
 _IS_SMALL = (
@@ -142,12 +141,12 @@ _MENDED = r"\b(?:fix|remov|resolv|solv)(?:es|ed)\b"
 OLD_DEVICES = (
     r"\b(?:k[48]0|p40|p[456]000|p100|m60|titan xp?|gtx ?10[5678]0(?: ?ti)?|10[5678]0 ?ti)\b"
 )
-"""NVIDIA's devices before Volta, which have no tensor cores.
+"""NVIDIA devices before Volta, which have no tensor cores.
 
 A bare 1080 may be a batch or a number of milliseconds.
 """
 _UNTIL_NEWER_DEVICE = r"(?:(?!\b(?:gb|[abh])\d00)[^.;])"
-"""A character of a clause that does not start the name of a device that is fast with bf16."""
+"""A character in a clause, unless the name of a device with fast bf16 starts there."""
 _FIGURES_ONE_AFTER_ANOTHER = r"(?:\d+ ?%?(?:,|/|,? (?:and|to|or|then))? ?)*"
 _NETWORK_OF_TRAINING = (
     r"[^.;\n]{0,20}\b(?:training|compute|nccl|mpi|data|gpus?|jobs?)\b"
@@ -169,14 +168,14 @@ class CausePattern:
     group.
     """
     most: float
-    """Largest share of a step that the cause may take, if no model predicts it."""
+    """Largest share of a step assumed for the cause if no model predicts it."""
     remedy: str
     source: str = "public threads read before 2026-11-27"
     """Where these words were seen."""
     unless: str = ""
     """Pattern for sentences in which these words name no cause, for example because all is well."""
     same_effect: tuple[str, ...] = ()
-    """Other causes of the effect that these words describe.
+    """Other possible causes for the effect that these words describe.
 
     The words do not show which of these causes applies.
     """

@@ -21,14 +21,14 @@ _DECIDING_NUMBER = re.compile(
     r"(?<![\w.,/-])(?<!\d:)(?<!step )"
     r"(?:[01](?!\w|[.,:]\d)|(?!100(?:\.0+)? ?%)[1-9]\d{2,}(?:\.\d+)?(?= ?%))"
 )
-"""Numbers that identify a cause: no workers, a single core, or more than 100 % of a peak."""
+"""Numbers that identify a cause: no workers, a single core, or more than 100 % MFU."""
 _DECIDING_WORDS = {"0": "<none>", "1": "<single>"}
 _MOST_VARIANTS = 8
 """Largest number of kept lines that differ only in numbers that identify a cause."""
 _OTHERS_FIGURE = r"\b(?:elsewhere|mention\w*|readme|report\w*|paper|blog|others?|published|table)\b"
 """Words which show that a figure is someone else's."""
 _OTHER_PEAK = r"\bmfu\b[^;]{0,80}\b(?:tf32|fp32)\b[^.]{0,30}\bpeak\b|\b(?:tf32|fp32)\b[^.]{0,30}\bpeak\b[^;]{0,80}\bmfu\b"
-"""Phrases that show that an MFU was divided by the peak of a different number format."""
+"""Phrases that show that an MFU is relative to the peak in a different number format."""
 _PEAK_OF_DEVICE = (
     r"\b(?:peak|promised|hard-?coded|tailored|divid\w+)\b[^;.\n]{0,25}? (?:of|by|for|to) (?:an? |the |our )?"
     r"(gb\d00|[abhv]\d{2,3})\b"
@@ -44,7 +44,7 @@ _MFU = (
     r"\b(\d{3}(?:\.\d+)?) ?% mfu\b|\bmfu\b[^.\d]{0,15}(\d{3}(?:\.\d+)?) ?%"
     r"|\bmfu[:=] ?(\d{3}\.\d+)\b"
 )
-"""Matches a share of 100 % or more of the peak."""
+"""Matches an MFU of 100 % or more."""
 
 
 class _StatedCause(NamedTuple):
@@ -146,7 +146,7 @@ def _part_of_sign(sign: CausePattern, match: re.Match[str], reached: float) -> G
 
 
 def distinct_lines(text: str) -> str:
-    r"""Return the lines of a text without those that differ from an earlier line only in digits.
+    r"""Return the lines in a text, except those that differ from an earlier line only in digits.
 
     The lines about steps all have the same words, so only the first is kept. Lines with numbers
     that identify a cause are kept.
@@ -173,7 +173,7 @@ def distinct_lines(text: str) -> str:
 
 
 def _deciding_word(number: re.Match[str]) -> str:
-    """Return a word in place of a number that identifies a cause."""
+    """Return a word to replace a number that identifies a cause."""
     return _DECIDING_WORDS.get(number[0], "<over the peak>")
 
 
@@ -237,14 +237,14 @@ def _peak_of_another_device(text: str) -> str:
         divisor = match[1] or match[2]
         others = text[: match.start()] + text[match.end() :]
         devices = re.findall(_ANY_DEVICE, others)
-        # A text that names the divisor's device again compares it with the other devices.
+        # A text that names this device again compares it with the other devices.
         if devices and not any(_has_peak_of(device, divisor) for device in devices):
             return divisor
     return ""
 
 
 def _has_peak_of(name: str, divisor: str) -> bool:
-    """Return whether a device is the divisor of an MFU, or has the divisor's 16-bit peak."""
+    """Return whether an MFU is relative to this device, or to one with the same 16-bit peak."""
     device = find_accelerator(name)
     other = find_accelerator(divisor)
     if device is None or other is None:

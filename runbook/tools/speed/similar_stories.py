@@ -1,10 +1,10 @@
 """Finds the public stories that are most similar to a text about slow training.
 
-A text and a story are compared by their subjects, words and pairs of neighboring words, of which
-rare ones count more. The causes of the most similar stories are guesses: the text need not name
-them. In cross-validation with 294 training stories, each answered without its own repository, the
-accepted cause was among the first three of 238 answers, of 172 by the rules alone, and of 219
-without the subjects (2026-11-29).
+A text and a story are compared by subjects, words and pairs of neighboring words. Rare ones count
+more. The causes of the most similar stories are guesses: the text need not name them. In
+cross-validation with 294 training stories, each answered without its own repository, 238 answers
+had the accepted cause among their first three. The rules alone had 172, and answers without the
+subjects 219 (2026-11-29).
 """
 
 import math
@@ -22,7 +22,7 @@ from runbook.tools.speed.story_subjects import subjects_in
 from runbook.tools.speed.topics import asks_about_speed, complains
 
 NEAREST = 25
-"""Number of similar stories whose causes are counted.
+"""Number of similar stories used to count causes.
 
 Chosen by cross-validation over the training stories, like the next value and the weights in
 `story_suspects`. With 20 or 30 stories, one answer in a hundred more is wrong.
@@ -35,7 +35,8 @@ as many with the other stories."""
 _TELLING_LETTERS = 4
 """Minimum number of letters in a telling word. Most shorter words say nothing: "how do I use it"."""
 _MOST_CHARACTERS = 20_000
-"""Length of the text that is compared. A question is shorter; the rest of a log adds no words."""
+"""Only this many characters are compared. A question is shorter; the rest of a log adds no
+words."""
 _PROSE_WORDS = 4
 """Minimum number of words in a line of prose. Shorter lines are options, values or parts of a table."""
 _WORD = re.compile(r"[a-z][a-z0-9_+.-]*[a-z0-9]|[a-z]")
@@ -44,7 +45,7 @@ _ENDING = re.compile(r"(?:ing|ed|es|s)$")
 _LONGEST_UNCUT = 4
 """Longest word that keeps its ending: "runs" is cut wrongly less often than "bus"."""
 _SUBJECT_MARK = "about: "
-"""Beginning of the term for a subject."""
+"""Prefix for terms that stand for a subject."""
 _SAYING_NOTHING = re.compile(
     r"a|about|all|also|am|an|and|any|are|as|at|be|been|but|by|can|could|did|do|does|for|from|has|have"
     r"|he|how|i|if|in|is|it|its|just|me|more|my|no|not|of|on|only|or|our|she|should|so|some|than|that"
@@ -77,7 +78,7 @@ class SimilarStories:
     similarities: Sequence[float] = ()
 
     def shares(self) -> dict[str, float]:
-        """Return the share of each cause in the stories, weighted by similarity.
+        """Return each cause with its share among the stories, weighted by similarity.
 
         A story with two causes counts half for each.
         """
@@ -95,15 +96,14 @@ class SimilarStories:
 
 @dataclass
 class StoryIndex:
-    """An index of stories by their subjects, words and pairs of words."""
+    """An index to find stories by subjects, words and word pairs."""
 
     stories: Sequence[Story]
     _stories_by_term: dict[str, list[int]] = field(init=False)
     _weights: dict[str, float] = field(init=False)
-    """For each term, the natural logarithm of the number of stories per story with it, times the
-    weight of its kind."""
+    """Weight for each term: ln(stories / stories with the term), times a factor for subjects."""
     _lengths: list[float] = field(init=False)
-    """For each story, the length of the vector of its terms' weights."""
+    """For each story, the length of the vector that its term weights form."""
 
     def __post_init__(self) -> None:
         """Count the stories with each term."""
@@ -150,7 +150,7 @@ class StoryIndex:
         )
 
     def _length(self, terms: set[str]) -> float:
-        """Return the length of the vector of the terms' weights."""
+        """Return the length of the vector that these term weights form."""
         return math.sqrt(sum(self._weights[term] ** 2 for term in terms)) or 1.0
 
 
@@ -161,7 +161,7 @@ def public_index() -> StoryIndex:
 
 
 def terms_of(text: str) -> set[str]:
-    """Return the words of a lower-case text without their endings, and the pairs of neighbors.
+    """Return the words in a lower-case text without endings, and pairs of neighboring words.
 
     >>> sorted(terms_of("saving the checkpoints takes long"))
     ['checkpoint', 'checkpoint tak', 'long', 'sav', 'sav checkpoint', 'tak', 'tak long']
@@ -177,7 +177,7 @@ def _subject_terms(subjects: Iterable[str]) -> set[str]:
 
 
 def _weight_of_kind(term: str) -> float:
-    """Return the weight of a subject, or of a word or pair of words."""
+    """Return the factor for a subject, or 1 for a word or word pair."""
     return _WEIGHT_OF_SUBJECTS if term.startswith(_SUBJECT_MARK) else 1.0
 
 
@@ -194,7 +194,7 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _prose(text: str) -> str:
-    r"""Return the lines with several words of a lower-case text.
+    r"""Return the lines in a lower-case text that have several words.
 
     >>> _prose("it is slow on one node\n--bf16 true\nlr: 3e-4")
     'it is slow on one node'

@@ -1,4 +1,4 @@
-"""Finds the subjects of a text about slow training, such as storage or recurrent layers.
+"""Finds what a text about slow training deals with, such as storage or recurrent layers.
 
 Two people rarely choose the same words for a subject: one writes "hdd", another "mounted drive".
 Therefore texts are compared by their subjects, too. A subject is not evidence for a cause. The
@@ -274,7 +274,7 @@ _SUBJECTS = {subject: re.compile(pattern) for subject, pattern in _PATTERNS.item
 
 
 def subjects_in(text: str) -> tuple[str, ...]:
-    """Return the subjects of a lower-case text, and the causes that are topics of it, sorted.
+    """Return the subjects in a lower-case text, and the causes it has as topics, sorted.
 
     >>> subjects_in("resnet50 reads jpegs from a hdd")
     ('decoding', 'images', 'storage', 'topic data wait')

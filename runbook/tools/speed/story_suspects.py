@@ -1,4 +1,4 @@
-"""Joins the suspects of the rules with the causes of similar public stories."""
+"""Joins the suspects found by the rules with the causes found in similar public stories."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,22 +9,22 @@ from runbook.tools.speed.similar_stories import SimilarStories
 from runbook.tools.speed.suspects import Suspect, usual_remedy
 
 _WEIGHT_OF_STORIES = 0.6
-"""Weight of the share of similar stories; the rules' share has the rest.
+"""Weight for the share in similar stories. The rest is the weight for the share from the rules.
 
 It was chosen by cross-validation over the training stories. With 0.4 or 0.7, one answer in a
 hundred more is wrong.
 """
 _LINKED_STORIES = 2
-"""Number of similar stories whose address is shown."""
+"""Number of similar stories to link to."""
 _OTHER_REMEDIES = {
     "layout": "split no more than memory requires",
     "warm-up": "leave the first steps out of the average",
 }
-"""Remedies for causes that are never suspects of the rules."""
+"""Remedies for causes that the rules never suspect."""
 
 
 def with_stories(suspects: Sequence[Suspect], similar: SimilarStories) -> list[Suspect]:
-    """Return the suspects of the rules and the causes of similar stories, likeliest first.
+    """Return the suspects from the rules and the causes from similar stories, likeliest first.
 
     Without similar stories, the suspects are unchanged.
     """
@@ -46,13 +46,13 @@ def with_stories(suspects: Sequence[Suspect], similar: SimilarStories) -> list[S
 
 
 def _joint_share(suspect: Suspect, share_of_stories: float) -> float:
-    """Return the weighted mean of the shares of the rules and of similar stories."""
+    """Return the weighted mean of the share from the rules and the share from similar stories."""
     share_of_rules = (1 - _WEIGHT_OF_STORIES) * suspect.share
     return _WEIGHT_OF_STORIES * share_of_stories + share_of_rules
 
 
 def _suspected(cause: str) -> GapPart:
-    """Return a suspected part of the gap without evidence."""
+    """Return a part of the gap that is suspected, still without evidence."""
     remedy = _OTHER_REMEDIES.get(cause) or usual_remedy(cause)
     return GapPart(cause, 0.0, "", remedy, is_suspected=True)
 

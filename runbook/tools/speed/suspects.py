@@ -32,7 +32,7 @@ from runbook.tools.speed.usual_causes import (
 )
 
 LISTED_CAUSES = 3
-"""Number of causes that an answer lists first."""
+"""How many causes an answer lists first."""
 _WITHOUT_FAST_LINKS = r"\b(?:t4|l4|l40s?|a10g?|a16|a30|a40|a[456]000|rtx|quadro|titan|[1-5]0[6-9]0(?: ?ti)?|p100|pcie)\b"
 """Devices that are usually connected by PCIe alone."""
 _SEVERAL_DEVICES = (
@@ -53,7 +53,7 @@ _IDLE_DEVICE = (
     rf"|\b{_UNSTEADY} (?:gpus?|cards?|devices?|gpu utili[sz]ation)\b"
     r"|\b(?:gpus?|cards?|devices?)\b[^.;]{0,20}\bunder-?utili[sz]ed\b"
 )
-"""Words about a device that waits. An MFU of 50 % is not a sign of waiting."""
+"""Words about a device that waits. An MFU of 50 % does not count as waiting."""
 _LOW_LOAD = (
     rf"{_LOAD}[^.;]{{0,40}}\b(?:is|was|are|very|so|too|quite|really) (?:very |so |too |quite )?low\b"
     r"|\bgpu (?:utili[sz]ation|usage|util)\b[^.;]{0,30}\b(?:low\b|[1-4]?\d(?:-\d+)? ?%)"
@@ -72,7 +72,7 @@ _ANOTHER_DEVICE = (
     r"[^.;]{0,60}\b(?:slow\w*|not (?:any )?faster|no faster|same speed)\b[^.;]{0,20}"
     r"\b(?:gb\d00|[abhv]\d{2,3}s?|rtx \d{4}|[1-5]0[6-9]0(?: ?ti)?|t4|l4|l40s?|p100|mi\d{3}x?)\b"
 )
-"""Words that compare two types of devices."""
+"""Words that compare two device types."""
 _SHARDED = r"\b(?:fsdp|full_shard|zero[- ]?(?:stage[- ]?)?3|stage[- ]?3)\b"
 
 
@@ -173,7 +173,7 @@ _BUSY_HOST = (
     r"\bcpus?\b[^.;]{0,30}\b(?:9\d|100) ?%|\bomp_num_threads(?: ?[=:] ?| to )1\b"
     r"|\b(?:[12]|one|two|single|only \d+) (?:cpu )?cores?\b"
 )
-"""Words about cores of the host that are all busy, or few."""
+"""Words about host cores that are all busy, or few."""
 _SMALL_DEVICE = (
     r"\blaptops?\b|(?<!\d)[468] ?gi?b (?:of )?(?:gpu memory|vram)\b|\b(?:mx|gtx) ?\d{3,4}\b"
 )
@@ -213,7 +213,7 @@ class _Sign:
 
     cause: str
     patterns: tuple[str, ...]
-    """Patterns for text in lower case, all of which must match."""
+    """Patterns for lower-case text. All must match."""
     factor: float
     """How many times likelier these words make the cause. A factor below 1 makes it less likely."""
     evidence: str
@@ -608,10 +608,10 @@ _VAGUE_TOPICS = {
 All other causes were accepted in most threads that had their sign.
 """
 _FACTOR_OF_SYMPTOM = 40.0
-"""How many times likelier the first cause of a described effect is."""
+"""How many times likelier the first cause listed for a described effect becomes."""
 _LOG_SHARE_OF_DEVICES = math.log(0.2)
-"""The use of multiple devices is a sign of a cause if at least this share of the threads about
-multiple devices accepted the cause.
+"""Using multiple devices counts as a sign if at least this share of the threads about multiple
+devices accepted the cause.
 
 The value is a natural logarithm."""
 _AS_PLANNED = 1.25
@@ -621,20 +621,20 @@ _FACTOR_OF_PLANNED_SPEED = 5.0
 takes the planned time.
 """
 _FACTOR_OF_SAME_EFFECT = 4.0
-"""How many times likelier the other causes of a described effect are."""
+"""How many times likelier the other causes listed for a described effect become."""
 
 
 class Suspect(NamedTuple):
-    """A suspected part of a gap."""
+    """A suspected cause, as a part of the gap."""
 
     part: GapPart
     has_sign: bool
-    """Whether the text, or the use of multiple devices, is a sign of the cause.
+    """Whether the text, or using multiple devices, is a sign that points to the cause.
 
     Without a sign, the cause is merely common for training runs of this kind.
     """
     share: float
-    """Estimated probability of the cause, among all suspects of the rules."""
+    """Estimated probability, relative to all suspects that the rules found."""
 
 
 @dataclass
@@ -642,9 +642,9 @@ class _Suspicion:
     """The evidence for a cause."""
 
     weight: float
-    """Natural logarithm of the cause's share."""
+    """Natural logarithm of the share that the cause has among the threads."""
     factor: float = 1.0
-    """Factor of the strongest sign."""
+    """Factor for the strongest sign."""
     evidence: str = ""
     remedy: str = ""
 
@@ -675,7 +675,7 @@ class _Suspicions:
             )
 
     def add(self, cause: str, factor: float, evidence: str, remedy: str) -> None:
-        """Take a sign of a cause into account."""
+        """Take a sign that points to a cause into account."""
         unusual = _Suspicion(LOG_SHARE_OF_OTHERS)
         self.by_cause.setdefault(cause, unusual).add(factor, evidence, remedy)
 
@@ -697,7 +697,7 @@ def ranked_suspects(
 ) -> list[Suspect]:
     """Return the suspects if a text calls a training run slow, and its symptoms, likeliest first.
 
-    `slowdown` is the ratio of the reached to the planned time of a step, or infinite if unknown.
+    `slowdown` is the step time reached divided by the planned one, or infinite if unknown.
 
     >>> [suspect.part.name for suspect in ranked_suspects("slow on 4 nodes", {})][:2]
     ['network', 'communication']
@@ -749,9 +749,9 @@ def _signs_of_durations(text: str) -> Iterator[_Sign]:
 
 
 def _as_parts(suspicions: _Suspicions, symptoms: Sequence[GapPart]) -> Iterator[Suspect]:
-    """Yield suspicions as parts of a gap, the likeliest first.
+    """Yield the suspected causes as parts of the gap, likeliest first.
 
-    The part of a symptom is not changed.
+    The part given for a symptom is not changed.
     """
     parts = {symptom.name: symptom for symptom in symptoms}
     odds = {cause: math.exp(suspicion.weight) for cause, suspicion in suspicions.by_cause.items()}
@@ -774,6 +774,6 @@ def _as_parts(suspicions: _Suspicions, symptoms: Sequence[GapPart]) -> Iterator[
 
 
 def _evidence_of_topic(topic: TopicOfComplaint) -> str:
-    """Return the words about the subject of a complaint, as evidence."""
+    """Return the words about what a complaint refers to, as evidence."""
     quoted = " ".join(topic.words.split())[:60]
     return f'it says "{quoted}" where it calls training slow'

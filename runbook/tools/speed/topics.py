@@ -13,9 +13,9 @@ from runbook.tools.speed.phrases import first_stated, sentences_of
 _OPTION = re.compile(
     r"--\w|^\W*[\w.\"']+ ?[:=] ?\S+\W*$|^(?:export |#|\||import |from |>>>|\d{4}-\d\d-\d\d|\[)"
 )
-"""A line of options, code, a table or a log, which states no complaint."""
+"""A line with options or code, or from a table or a log, which states no complaint."""
 _HEADING = re.compile(r"^\s*#+ ")
-"""The mark of a heading at the start of a text, which is the title of a question."""
+"""Matches a heading mark at the start of a text. The heading is the title of a question."""
 COMPLAINT = (
     r"(?:\b|(?=n't))((?:slow(?:s|er|ly|ness|downs?|ed|ing)?|low(?:er)?"
     r"(?! (?:cpu|precision|rank|loss|variance|latency|learning|lr|memory|resolution|level|bit|cost|temperature))"
@@ -122,7 +122,7 @@ A question in the same sentence or in one of the next sentences may be about it.
 _REACH_OF_A_QUESTION = 2
 """Maximum distance, in sentences, of a question from the duration that it is about."""
 _FUNCTION = re.compile(r"\b\w+_\w+(?=\()")
-"""The name of a function that is called; its words are separated by underscores."""
+"""A function name in a call, made of words separated by underscores."""
 _SUSPICION = (
     r"\b(?:due to|because of|caused by|blame\w*|culprit"
     r"|i (?:suspect|guess|think|believe|suppose)|(?:maybe|perhaps|could) it'?s?)\b"
@@ -314,7 +314,7 @@ _TOPICS = (
 REMEDIES = {topic.cause: topic.remedy for topic in _TOPICS}
 """The remedy for each cause that is a topic."""
 _FARTHEST = 2
-"""Maximum distance from a complaint of a sentence that may explain it: the next sentence but one."""
+"""How many sentences before or after a complaint an explanation may be."""
 _MOST_COMPLAINTS = 50
 """Maximum number of complaints to read.
 
@@ -335,7 +335,7 @@ class TopicOfComplaint:
 
 
 def complains(text: str) -> bool:
-    """Return whether a sentence of a lower-case text calls a training run slow.
+    """Return whether any sentence in a lower-case text calls a training run slow.
 
     >>> complains("the step is slow"), complains("it was slow until we packed. the loss drops")
     (True, False)
@@ -344,7 +344,7 @@ def complains(text: str) -> bool:
 
 
 def asks_about_speed(text: str) -> bool:
-    """Return whether a lower-case text asks about the speed of training, or how long it takes.
+    """Return whether a lower-case text asks how fast training is, or how long it takes.
 
     >>> asks_about_speed("why is one t4 faster?"), asks_about_speed("it is faster. ok?")
     (True, False)
@@ -379,7 +379,7 @@ def _is_complaint(sentence: str) -> bool:
 
 
 def topics_of_complaints(text: str) -> list[TopicOfComplaint]:
-    """Return the topics of the complaints in lower-case text, nearest first.
+    """Return the topics that complaints in lower-case text refer to, nearest first.
 
     >>> [topic.cause for topic in topics_of_complaints("there is a long pause. a checkpoint is written.")]
     ['saves']
@@ -433,7 +433,7 @@ def _topics_near(sentences: list[str], complaints: list[int]) -> Iterator[TopicO
 
 
 def _with_words_of_names(sentence: str) -> str:
-    """Return a sentence with the words of each called function after its name.
+    """Return a sentence in which each function name in a call is followed by its words.
 
     >>> _with_words_of_names("it hangs in run_eval(model)")
     'it hangs in run_eval run eval(model)'
@@ -442,7 +442,7 @@ def _with_words_of_names(sentence: str) -> str:
 
 
 def _distances(complaints: list[int], sentence_count: int) -> dict[int, int]:
-    """Return the distance to the nearest complaint of each sentence near one.
+    """Return the distance from each nearby sentence to the nearest complaint.
 
     >>> _distances([1], 5)
     {1: 0, 0: 1, 2: 1, 3: 2}

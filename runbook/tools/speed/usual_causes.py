@@ -1,4 +1,4 @@
-"""How often each cause explains a slow training run of a kind, regardless of its text.
+"""How often each cause explains slow training runs of one kind, whatever the text says.
 
 The shares come from public threads where the asker or a maintainer accepted a cause. The shares are
 the prior that `suspects` multiplies by factors for the words in a text.
@@ -32,9 +32,9 @@ _LANGUAGE_MODEL = (
 )
 """Words for language models, whose samples are small and are prepared before training."""
 _NEVER_SEEN = 0.2
-"""Number of threads that is assumed for a cause if no thread with this setting accepted it."""
+"""Number of threads assumed for a cause if no thread with this setting accepted it."""
 LOG_SHARE_OF_OTHERS = math.log(0.05)
-"""Natural logarithm of the share of threads that accepted a cause that is not in the table.
+"""Natural logarithm of the share of threads assumed for a cause that is not in the table.
 
 Saves, evaluations, debug options and others were each accepted in 4 or 5 of 99 threads, which
 always mentioned them.
@@ -42,7 +42,7 @@ always mentioned them.
 
 
 class TrainingKind(StrEnum):
-    """The kind of a training run, which determines the usual causes."""
+    """Kinds of training runs, which differ in the usual causes."""
 
     NODES = "several nodes"
     DEVICES = "several devices"
@@ -52,19 +52,19 @@ class TrainingKind(StrEnum):
 
 @dataclass(frozen=True)
 class UsualCause:
-    """A cause, and the number of threads that accepted it although their words did not name it."""
+    """A cause, and how many threads accepted it although their words did not name it."""
 
     cause: str
     remedy: str
     nodes: float
     devices: float
     text: float
-    """Number of threads about a language model on one device, or on an unknown number of devices.
+    """Threads about a language model on one device, or on an unknown number of devices.
     """
     others: float
 
     def threads(self, setting: TrainingKind) -> float:
-        """Return the number of threads for a setting that accepted the cause."""
+        """Return how many threads for a setting accepted the cause."""
         by_setting = {
             TrainingKind.NODES: self.nodes,
             TrainingKind.DEVICES: self.devices,
@@ -227,7 +227,7 @@ def spans_nodes(facts: Facts) -> bool:
 
 
 def log_shares(setting: TrainingKind) -> dict[str, float]:
-    """Return the natural logarithm of each usual cause's share of the threads for a setting."""
+    """Return for each usual cause the log of the share that it has among threads for a setting."""
     counts = {usual.cause: usual.threads(setting) or _NEVER_SEEN for usual in USUAL_CAUSES}
     total = sum(counts.values())
     return {cause: math.log(count / total) for cause, count in counts.items()}

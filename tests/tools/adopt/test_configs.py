@@ -287,7 +287,7 @@ def test_losses_of_another_model_are_said(reports):
     ],
 )
 def test_a_part_that_no_model_here_has_keeps_a_configuration_from_passing(tmp_path, dense, other):
-    """The run file of Pythia's configuration would train a model other than Pythia."""
+    """The run file for this Pythia configuration would train a model other than Pythia."""
     assert dense in NEOX
     (tmp_path / "neox.yml").write_text(NEOX.replace(dense, other))
     (tmp_path / "paths.yml").write_text(NEOX_PATHS)

@@ -1,5 +1,5 @@
-"""The ledger of an adoption: every word that a script passes to its training program is in one row
-of the proof.
+"""The adoption ledger: every word that a script passes to its training program is in one row of the
+proof.
 
 The scripts are random: lists of options, written with odd quotes, arrays, functions, here-documents
 and variables. What the training program should get is known without reading the script.

@@ -59,7 +59,9 @@ def test_a_run_file_never_passes_while_nemos_file_is_not_at_hand(tmp_path):
     report = report_of(tmp_path, words)
     assert report.adopted.findings.absent_file == "mine"
     assert report.check != "passes"
-    assert report.adopted.findings.value("parallel.pipeline") is None  # not that of the base's 175B
+    assert (
+        report.adopted.findings.value("parallel.pipeline") is None
+    )  # not the value in the 175B base
 
     text = "model:\n  optim: {lr: 3e-4, eps: 1e-5}\n  rampup_batch_size: null\n"
     complete = report_of(tmp_path, words, {"mine.yaml": text})

@@ -36,7 +36,7 @@ TEST_TYPE: regular
 
 
 def report_of(folder: Path, text: str, model: str = "gpt") -> AdoptReport:
-    """Adopt a test case in the folder of its kind of model."""
+    """Adopt a test case in the folder for this kind of model."""
     path = folder / model / "case" / "model_config.yaml"
     path.parent.mkdir(parents=True)
     path.write_text(text)

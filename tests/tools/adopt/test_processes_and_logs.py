@@ -57,9 +57,7 @@ def values(report: AdoptReport) -> dict[str, object]:
 
 @pytest.fixture
 def process(tmp_path):
-    """Start a waiting Python with the name and options of a training program, and a job's
-    variables.
-    """
+    """Start a waiting Python, named like a training program, with its options and job variables."""
     script = tmp_path / "pretrain_gpt.py"
     script.write_text("import sys; print('up', flush=True); sys.stdin.read()")
     (tmp_path / "ds.json").write_text(json.dumps({"train_micro_batch_size_per_gpu": 3}))

@@ -1,4 +1,4 @@
-"""The proof: every option of a script is kept, changed, dropped or added in the run file's command."""
+"""The proof: the command in a run file keeps, changes or drops each script option, or adds one."""
 
 from __future__ import annotations
 

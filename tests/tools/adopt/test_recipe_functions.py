@@ -19,7 +19,7 @@ GBS = "data.global_batch_size"
 
 
 def values_of(text: str) -> dict[str, tuple[object, bool]]:
-    """Return the values of a file's only recipe."""
+    """Return the values from the only recipe in a file."""
     (call,) = recipe_calls(text, "recipe.py")
     return {value.name: (value.value, value.known) for value in call.values}
 

@@ -1,4 +1,4 @@
-"""The sandbox of `runbook adopt`: a script can reach nothing outside, and every form of bash is
+"""The sandbox for `runbook adopt`: scripts can reach nothing outside, and all bash syntax is
 understood.
 """
 

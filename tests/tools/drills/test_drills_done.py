@@ -36,8 +36,8 @@ def test_it_ends_as_the_table_says(name, bench):
 
 
 def test_ten_kills_at_random_moments_lose_nothing_and_train_nothing_twice(bench):
-    """The share of time spent training is measured but not checked, because it depends on the
-    machine's load.
+    """The share of time spent training is measured but not checked, as it depends on the machine
+    load.
     """
     ending = kill_often(bench, kills=10, steps=200)
     verdict = judge_ending("ten kills", ending, bench.end_left(), 0.0)

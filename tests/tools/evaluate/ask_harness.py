@@ -1,5 +1,5 @@
-"""Print as JSON every answer of the harness on three small tasks, for the trainer's model or an
-exported folder.
+"""Print all harness answers on three small tasks as JSON, for a trained model or an exported
+folder.
 """
 
 import json

@@ -39,7 +39,7 @@ def extra(name):
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
-    """Create a Python with the extra `evaluation`, on top of this Python's packages."""
+    """Create a Python with the extra `evaluation`, on top of the packages in this one."""
     folder = tmp_path_factory.mktemp("harness")
     venv.create(folder, with_pip=True)
     found = folder / "bin" / "python"
@@ -77,7 +77,7 @@ def runbook(python, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def weights(runbook, tmp_path_factory):
-    """Save a `transformers` model with random weights, in the shape of the local run's model."""
+    """Save a `transformers` model with random weights, shaped like the model in the local run."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 

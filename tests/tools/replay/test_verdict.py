@@ -159,7 +159,7 @@ def test_without_records_nothing_is_accused():
 
 
 def test_a_replay_of_another_training_is_none(tmp_path):
-    """A replay of the smoke test's step, or of the run before --redo, does not count as done."""
+    """Replaying a smoke test step, or the run before --redo, does not count as done."""
 
     def job(phase, fingerprint):
         return ReplayJob(tmp_path, SimpleNamespace(phase=phase, fingerprint=fingerprint), 4, 0)

@@ -26,11 +26,11 @@ class Expectations:
     cores_per_node: int
     """0 if the site file does not state the number of cores."""
     node_memory: int
-    """Bytes of a node's main memory; 0 if the site file does not state it."""
+    """Bytes of main memory per node, or 0 if the site file does not state it."""
     fabric: str
     """Name of the fast network; empty if there is none or if its name is not known."""
     network_bytes: float
-    """Bytes per second of a node's network; 0 if the site file does not state the speed."""
+    """Network bytes per second per node, or 0 if the site file does not state the speed."""
     checkpoint_bytes: int
     """Bytes of one checkpoint, according to the plan."""
     walltime: int

@@ -1,4 +1,4 @@
-"""What a difference between nodes means: a row for each kind of fact that has a rule of its own.
+"""What differences between nodes mean: a row for each kind of fact that needs its own rule.
 
 A fact without a row must be the same on all nodes, and a difference is a warning.
 """
@@ -22,7 +22,7 @@ class Meaning(StrEnum):
 
 @dataclass(frozen=True)
 class FactRow:
-    """A pattern of facts of a group, and what a difference means."""
+    """A pattern for facts in a group, and what a difference between nodes means."""
 
     group: FactGroup
     pattern: str
@@ -46,7 +46,7 @@ PROTOCOL_VARIABLES = (
     "NVLS_ENABLE",
     "PROTO",
 )
-"""Variables of NCCL that choose the protocol of a collective, without the prefix."""
+"""NCCL variables used to choose the protocol for a collective, without their prefix."""
 NCCL_SOURCE = "NCCL user guide, environment variables: all ranks must choose the same protocol"
 DETAIL_SOURCE = (
     "torch.distributed, TORCH_DISTRIBUTED_DEBUG: with DETAIL, a rank checks each collective with "

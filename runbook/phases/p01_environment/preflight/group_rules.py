@@ -1,7 +1,7 @@
 """Rules for the last stage, which starts ranks.
 
-The ranks connect in the same way as the trainer's ranks, and use each of the trainer's process
-groups.
+The ranks connect in the same way as in the trainer, and use each process group that the trainer
+uses.
 """
 
 import re
@@ -132,7 +132,7 @@ def _step_check(
     part: str,
     num_ranks: int,
 ) -> PlacedCheck:
-    """Check a part of the probe, using the answers of all ranks.
+    """Check one part of the probe, using the answers from all ranks.
 
     Name the step at which the ranks without an answer stopped.
     """
@@ -206,7 +206,7 @@ def _stuck_group(ranks: Sequence[RankFacts]) -> str:
 
 
 def cores_of_hosts(answers: JobAnswers) -> dict[str, int]:
-    """Return the number of cores that the job has on each host, by the host's own name."""
+    """Return how many cores the job has on each host, by the name that the host gives itself."""
     cores = answers.facts(HOSTS, "cores")
     cores_of = {}
     for node, names in answers.facts(HOSTS, "names").items():
@@ -219,8 +219,8 @@ def cores_of_hosts(answers: JobAnswers) -> dict[str, int]:
 def binding_check(facts: Sequence[RankFacts], cores_of: Mapping[str, int]) -> PlacedCheck:
     """Check that the ranks of a node do not share fewer cores than the job has there.
 
-    `cores_of` has the job number's cores on each node. OpenMP's variables bind the main
-    thread of a program that imports torch to its first core, which is the same for all ranks. A
+    `cores_of` has the job number's cores on each node. OpenMP variables bind the main thread in a
+    program that imports torch to the first core it may use, which is the same for all ranks. A
     launcher that imports torch passes this binding on to its ranks.
     """
     rule = PlacedRule(
@@ -253,7 +253,7 @@ def binding_check(facts: Sequence[RankFacts], cores_of: Mapping[str, int]) -> Pl
 
 
 def bandwidth_check(facts: Sequence[RankFacts], expected: Expectations) -> PlacedCheck:
-    """Compare the bus bandwidth of an all-reduce over all ranks with the site's network."""
+    """Compare the all-reduce bus bandwidth over all ranks with the network at the site."""
     num_hosts = len({rank["host"] for rank in facts})
     floor = 0.0
     text = "an all-reduce over all ranks is correct; its bus bandwidth is reported"

@@ -63,7 +63,7 @@ UNLIMITED = "unlimited"
 
 
 GRANTED_SLACK_SECONDS = 90
-"""How much of a job's granted time may have passed when the check reads the remaining time."""
+"""How much of the granted time a job may have used before the check reads the remaining time."""
 
 
 KINDS_OF_LIMITS = {
@@ -541,7 +541,7 @@ NODE_SETUP_RULE = PlacedRule(
 
 
 def node_setup_checks(answers: JobAnswers) -> list[PlacedCheck]:
-    """Check the result of the site's own commands on each node, before all other checks.
+    """Check how the commands set for the site ended on each node, before all other checks.
 
     Return no check if the site has no such commands.
     """

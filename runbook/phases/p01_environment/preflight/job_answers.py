@@ -1,4 +1,4 @@
-"""The answers that a job's nodes have written so far."""
+"""The answers that the nodes in a job have written so far."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,15 +13,15 @@ STEP = "step"
 END = "end"
 """The last part that a node writes in a stage."""
 NodeFacts = Mapping[str, Any]
-"""A node's answer for one part, written by node_checks."""
+"""An answer from a node for one part, written by node_checks."""
 
 
 @dataclass(frozen=True)
 class JobAnswers:
-    """The newest answer of each node for each part of each stage."""
+    """The newest answers, one per node, stage and part."""
 
     nodes: tuple[str, ...]
-    """All nodes of the job, in the scheduler's order. Empty until the job has started."""
+    """All nodes in the job, in scheduler order. Empty until the job has started."""
     answers: Mapping[tuple[str, str, str], PartAnswer] = field(default_factory=dict)
     """Answers by stage, node and part."""
 
@@ -31,7 +31,7 @@ class JobAnswers:
         node: str,
         part: str,
     ) -> PartAnswer | None:
-        """Return a node's answer, or None if it wrote nothing for this part."""
+        """Return the answer from a node, or None if it wrote nothing for this part."""
         return self.answers.get((rung, node, part))
 
     def facts(self, rung: str, part: str) -> dict[str, NodeFacts]:
@@ -47,7 +47,7 @@ class JobAnswers:
     def missing(self, rung: str, part: str) -> dict[str, str]:
         """Map each node whose answer is missing to the reason.
 
-        The node wrote nothing, the check failed or hung, or the node's program ended early.
+        The node wrote nothing, the check failed or hung, or the program on the node ended early.
         """
         reasons = {}
         for node in self.nodes:
@@ -66,16 +66,16 @@ class JobAnswers:
         return reasons
 
     def has_ended(self, rung: str) -> bool:
-        """Return whether every node's program has reached the end of a stage."""
+        """Return whether the programs on all nodes have reached the end of a stage."""
         return all(self.answer(rung, node, END) is not None for node in self.nodes)
 
     def parts(self, rung: str) -> list[str]:
-        """Return the parts of a stage for which any node has an answer, in the order of arrival."""
+        """Return the parts of a stage that any node has answered, in order of arrival."""
         names = [part for name, _, part in self.answers if name == rung]
         return list(dict.fromkeys(names))
 
     def exit_code(self, rung: str) -> int | None:
-        """Return the exit code of a stage's launcher, or None while it is running."""
+        """Return the exit code from the launcher for a stage, or None while it is running."""
         step_answer = self.answers.get((rung, "", STEP))
         if step_answer is None:
             return None
@@ -92,9 +92,9 @@ class JobAnswers:
 
 
 def parse_job_answers(text: str, nodes: tuple[str, ...] = ()) -> JobAnswers:
-    """Parse a job's output.
+    """Parse the output from a job.
 
-    Pass `nodes` if no line of the output names the job's nodes, as on this machine.
+    Pass `nodes` if no output line names the nodes in the job, as on this machine.
     """
     answers: dict[tuple[str, str, str], PartAnswer] = {}
     for part_answer in read_answers(text):

@@ -1,4 +1,4 @@
-"""Finds the process that ended first in a launcher's output.
+"""Finds out from launcher output which process ended first.
 
 Processes that ended later did so as a consequence.
 """
@@ -14,12 +14,13 @@ ROOT_CAUSE = re.compile(
     r"host\s*: (?P<host>\S+).*?rank\s*: (?P<rank>\d+).*?exitcode\s*: (?P<code>-?\d+)",
     re.DOTALL,
 )
-"""torchrun's own report, which contains the rank."""
+"""The report that torchrun prints, which contains the rank."""
 TASK_ENDED = re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<task>\S+): (?P<words>.+)")
 LAUNCH_FAILED = re.compile(
     r"srun: error: Task launch for \S+ failed on node (?P<node>\S+): (?P<words>.+)"
 )
-"""Slurm's message when a node's daemon cannot start a program; other nodes' tasks then end."""
+"""Slurm's message when the daemon on a node cannot start a program. Tasks on other nodes then
+end."""
 NOT_REACHED = "Communication"
 """Begins Slurm's words if srun on the job's first node does not reach a node's daemon."""
 PYTHON_DID_NOT_START = re.compile(r"^Fatal Python error: (?P<words>init\w*: .+)$", re.MULTILINE)
@@ -43,7 +44,7 @@ class QueueEnd:
 
 
 def queue_end(errors: str) -> QueueEnd | None:
-    r"""Return the reason why the queue ended a job, or None, according to the job's stderr.
+    r"""Return why the queue ended a job, according to the job's stderr, or None.
 
     >>> queue_end("srun: error: Node failure on n2\nsrun: forcing job termination\n")
     QueueEnd(words='a node was lost: Node failure on n2', lost_node='n2')
@@ -59,7 +60,7 @@ def queue_end(errors: str) -> QueueEnd | None:
 
 
 def first_end(errors: str) -> str:
-    r"""Return which process of a step ended first and how, according to the step's stderr.
+    r"""Return which process in a step ended first and how, according to stderr.
 
     Return an empty string if stderr does not show it.
 
@@ -95,7 +96,8 @@ def first_end(errors: str) -> str:
 
         if not fatal_error and not OWN_LINES.match(line):
             last_words = line.strip()[:MAX_WORDS]
-        # A task's output and the report of its end arrive separately, so the output may come last.
+        # Output from a task and the report that it has ended arrive separately, so the output may
+        # come last.
         if ending and last_words:
             return f"{ending}: {last_words}"
 
@@ -103,7 +105,7 @@ def first_end(errors: str) -> str:
 
 
 def unreached_nodes(errors: str) -> list[str]:
-    r"""Return the nodes whose daemon srun on the job's first node did not reach.
+    r"""Return the nodes that srun on the first node could not reach.
 
     >>> unreached_nodes("srun: error: Task launch for StepId=12.0 failed on node n2: Communication "
     ...     "connection failure\n")
@@ -131,7 +133,7 @@ def _launchers_own_error(errors: str) -> str:
 
 
 def _why_python_did_not_start(errors: str) -> str:
-    """Return Python's fatal error, with the PYTHONHOME that caused it, or an empty string."""
+    """Return the fatal error in Python, with the PYTHONHOME that caused it, or an empty string."""
     fatal = PYTHON_DID_NOT_START.search(errors)
     if fatal is None:
         return ""

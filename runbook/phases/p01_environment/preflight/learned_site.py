@@ -20,7 +20,7 @@ HARDWARE = "hardware"
 INTERFACE = ("environment", "network", "GLOO_SOCKET_IFNAME")
 NETWORK_DIGITS = 2
 ALL_MEMORY = "0"
-"""Slurm's notation for all the memory of a node."""
+"""Slurm's notation for all memory on a node."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class LearnedSite:
     lessons: tuple[Lesson, ...]
     gaps: tuple[Gap, ...]
     job: str
-    """Source of the measurements: a job, or this machine."""
+    """Where measurements come from: a job, or this machine."""
     defect: str
     """The first defect, which ended the measurements; empty if there was none."""
 
@@ -100,7 +100,7 @@ class Request:
     cores: int = 0
     """0 if no cores were requested."""
     memory: str = ""
-    """Memory in the scheduler's notation; empty if no memory was requested."""
+    """Memory as the scheduler writes it, or an empty string if no memory was requested."""
 
 
 def learn_site(
@@ -126,7 +126,7 @@ def learn_site(
 
 
 def _entries(site: Site, nodes: Answers, request: Request) -> Iterator[Lesson | Gap]:
-    """Yield a lesson or a gap for each value of a site file that can be measured."""
+    """Yield a lesson or a gap for each value in a site file that can be measured."""
     yield _cores(site, nodes, request.cores)
     yield _memory(site, nodes, request.memory)
     yield from _devices(site, nodes)
@@ -202,7 +202,7 @@ def _memory(site: Site, nodes: Answers, requested: str) -> Lesson | Gap:
 
 
 def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
-    """Yield the site file's GPU values (number, type and memory) as torch reports them."""
+    """Yield the GPU values for the site file (number, type and memory) as torch reports them."""
     if site.hardware.device == CPU:
         yield Gap("hardware.device", "the site computes on CPUs, and its ranks see no GPU")
         return
@@ -231,7 +231,7 @@ def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
 
 
 def _device_name(site: Site, names: Collection[str]) -> Lesson | Gap:
-    """Return the row of the peak table that matches torch's name for the GPUs, or a gap."""
+    """Return the device name in the peak table that matches what torch calls the GPUs, or a gap."""
     name = min(names)
     accelerator = find_accelerator(name)
     if len(names) > 1 or accelerator is None or not named_memory(accelerator.name):
@@ -247,7 +247,7 @@ def _device_name(site: Site, names: Collection[str]) -> Lesson | Gap:
 
 
 def _device_memory(site: Site, smallest_bytes: int) -> Lesson:
-    """Return the memory of the smallest GPU, because any stage of the model may run on it."""
+    """Return the memory on the smallest GPU, because any model stage may run there."""
     old = ""
     if site.hardware.device_memory:
         old = f"{site.hardware.device_memory // GIB}GiB"
@@ -285,7 +285,7 @@ def _interface(site: Site, nodes: Answers) -> Lesson | Gap:
 def _network(site: Site, nodes: Answers) -> Lesson | Gap:
     """Return the measured TCP bandwidth, unless the site names a fabric.
 
-    TCP does not reach a fabric's bandwidth.
+    TCP does not reach the bandwidth of the fabric.
     """
     name = "hardware.network"
     if site.hardware.fabric:

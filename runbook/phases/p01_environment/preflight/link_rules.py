@@ -40,7 +40,7 @@ CAUSES = {
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """The result of one node's connection to another node."""
+    """The result when one node connects to another."""
 
     source: str
     target: str
@@ -48,7 +48,7 @@ class Link:
 
     @property
     def name(self) -> str:
-        """The names of the two nodes, in the direction of the connection."""
+        """The names of both nodes, in the direction of the connection."""
         return f"{self.source} to {self.target}"
 
 
@@ -230,7 +230,7 @@ def round_trip_check(links: Sequence[Link]) -> PlacedCheck:
 
 
 def bandwidth_check(links: Sequence[Link], expected: Expectations) -> PlacedCheck:
-    """Compare the bandwidth of large messages with the site's stated network bandwidth."""
+    """Compare the bandwidth for large messages with the network bandwidth stated for the site."""
     floor = thresholds.NETWORK_FLOOR.value
     text = f"at least {floor / 1e9:g} GB/s: {thresholds.NETWORK_FLOOR.source}"
     # TCP does not reach a fabric's bandwidth. The all-reduce is compared with that bandwidth

@@ -14,7 +14,7 @@ from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, P
 from runbook.planning import Check
 
 DIFFERENCE = "difference: "
-"""Prefix of the name of the check that compares one group of facts."""
+"""Prefix for the name of a check that compares one group of facts."""
 ABSENT = "(not there)"
 SHOWN_DIFFERENCES = 8
 SHOWN_LETTERS = 80

@@ -1,4 +1,4 @@
-"""Applies a rule to every node of a job, and checks that every node answers."""
+"""Applies a rule to every node in a job, and checks that every node answers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, Nod
 from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PlacedRule
 
 ANSWERED = "answers"
-"""Prefix of the name of the check that every node answered."""
+"""Prefix for the name of a check that every node answered."""
 Fault = Callable[[NodeFacts, Expectations], str]
 """Returns what is wrong with a node, or an empty string."""
 
@@ -22,7 +22,7 @@ class NodeRule:
     part: str
     fault: Fault
     shown: Callable[[NodeFacts], str]
-    """Returns a healthy node's value, which the row of a passed check shows."""
+    """Returns the value from a healthy node, to show in the row for a passed check."""
     verdict: str = "fail"
 
 
@@ -62,7 +62,7 @@ def by_node(texts: Mapping[str, str]) -> str:
 
 
 def presence_check(answers: JobAnswers, rung: str) -> PlacedCheck:
-    """Check that each node of the job answered."""
+    """Check that each node in the job answered."""
     rule = PlacedRule(
         f"{ANSWERED} ({rung})",
         "every node of the job starts the program and answers",

@@ -8,7 +8,7 @@ from runbook.planning import Check
 
 
 class PreflightCheck(StrEnum):
-    """Names of the checks on a job's nodes, as shown in records and tables."""
+    """Names for the checks on the nodes in a job, as shown in records and tables."""
 
     ALL_REDUCE = "all-reduce"
     BANDWIDTH = "bandwidth between nodes"
@@ -79,7 +79,7 @@ class PreflightCheck(StrEnum):
 
 @dataclass(frozen=True)
 class PlacedCheck(Check):
-    """The result of a rule applied to the nodes' answers."""
+    """The result when a rule is applied to answers from nodes."""
 
     where: str = ""
     """The nodes that break the rule, or all nodes that were asked."""

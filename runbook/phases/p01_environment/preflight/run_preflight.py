@@ -90,7 +90,7 @@ PROBE_FOLDER = ".preflight-{run}-{token}"
 Runs of the same name may have their checkpoints in the same folder.
 """
 OLD_PROBE_SECONDS = 86400.0
-"""A killed preflight's folder is deleted by the next preflight if it is older than this."""
+"""The next preflight deletes the folder that a killed one left if it is older than this."""
 POLL_SECONDS = 0.3
 QUEUE_SECONDS = 600.0
 """Seconds after which a job that the queue has not started is cancelled."""
@@ -100,7 +100,7 @@ SILENT_SECONDS = 120.0
 reports.
 """
 LEAVING_SECONDS = 20.0
-"""How long the preflight waits for the epilog of its job, during which a node may be drained."""
+"""How long to wait for the epilog after the job, during which a node may be drained."""
 PATH_REMEDY = (
     "Let the nodes reach each other on all TCP ports (firewall of the nodes, security group, port "
     "isolation of the switch), or exclude one of them."
@@ -148,11 +148,11 @@ class PreflightResult:
     not_asked: tuple[str, ...] = ()
     """Stages after the first defect."""
     job: str = ""
-    """Folder of the job; empty if none was submitted."""
+    """Job folder, or an empty path if no job was submitted."""
     nodes: dict[str, Any] = field(default_factory=dict)
-    """Each node's answers, by node, stage and part."""
+    """Answers by node, stage and part."""
     ranks: tuple[ProbeAnswer, ...] = ()
-    """Each rank's answer in the last stage."""
+    """The answers that ranks gave in the last stage."""
 
     @property
     def checks(self) -> list[Check]:
@@ -180,7 +180,7 @@ class PreflightResult:
 def _check_dict(check: Check) -> dict[str, object]:
     """Return a check as a dictionary.
 
-    The dictionary includes the check's nodes if the check needed a job.
+    The dictionary includes the nodes for a check that needed a job.
     """
     return {"where": "", "nodes": [], **check.as_dict()}
 
@@ -223,7 +223,7 @@ def climb(
 def fit_layout(parallel: Layout, world_size: int) -> str:
     """Return tensor x pipeline x context sizes for this many ranks.
 
-    The sizes are the plan's, or the largest ones that divide the number of ranks.
+    The sizes are those in the plan, or the largest ones that divide the rank count.
 
     >>> from types import SimpleNamespace
     >>> fit_layout(SimpleNamespace(tensor=4, pipeline=8, context=1), 16)
@@ -306,9 +306,9 @@ def _climb_here(
     first: RungResult,
     report: Report,
 ) -> PreflightResult:
-    """Run the node stages in a process on this machine, and the last stage's ranks as a local job.
+    """Run the node stages in a process on this machine, and the last stage as a local job.
 
-    The ranks are started in the same way as the trainer's ranks.
+    The ranks are started in the same way as for training.
     """
     expected = expectations_of(settings, plan, walltime=0)
     host = "this machine"
@@ -353,7 +353,7 @@ def _climb_here(
 
 
 def _probe_here(settings: Settings, plan: Plan, folder: Path) -> tuple[list[ProbeAnswer], str]:
-    """Start the ranks with the local scheduler, in place of the smoke test's trainer."""
+    """Start the ranks with the local scheduler, in place of the trainer used in the smoke test."""
     world_size = int(plan.phases[SMOKE].parallel.world_size)
     python = settings.site.python or sys.executable
     options = _probe_options(settings, plan, folder, world_size)
@@ -381,7 +381,7 @@ def _wait_for_end(state: Callable[[], JobStatus], seconds: float) -> None:
 
 
 def _first_end(job: JobFolder) -> str:
-    """Return which of the job's processes ended first, and how, according to its stderr."""
+    """Return which process in the job ended first, and how, according to stderr."""
     return first_end(job_folder.read_text(job.err))
 
 
@@ -521,7 +521,7 @@ def _checks_of(
 
 
 def with_likely_cause(checks: Sequence[Check], earlier: Sequence[RungResult]) -> list[Check]:
-    """Prefix the first failure's value with how the blamed nodes differ from the others.
+    """Add to the first failure how the blamed nodes differ from the others.
 
     The nodes were compared in an earlier stage, where most differences are only warnings.
     """
@@ -543,7 +543,7 @@ def with_likely_cause(checks: Sequence[Check], earlier: Sequence[RungResult]) ->
 def with_early_end(
     checks: Sequence[Check], answers: JobAnswers, rung: str, broken: PlacedCheck
 ) -> list[Check]:
-    """Report how the job ended if it ended a node's program before the program's last answer.
+    """Report how the job ended if it ended the program on a node before the last answer.
 
     If the first failure is only a missing answer, the end of the job takes its place, because the
     failed check says nothing about the cause. Otherwise, the end is added to the failure.
@@ -619,7 +619,7 @@ def _group_checks(
 class QueueWatch:
     """A queue job, from its submission to its end.
 
-    The watch reports the job state in the queue's own words.
+    The watch reports the job state in the words that the queue uses.
     """
 
     def __init__(
@@ -724,7 +724,7 @@ class QueueWatch:
             time.sleep(POLL_SECONDS)
 
     def why_queue_ended(self, rung: str) -> PlacedCheck | None:
-        """Return the queue's own reason for ending the job, or None if the queue did not end it."""
+        """Return why the queue says that it ended the job, or None if it did not."""
         end = queue_end(job_folder.read_text(self._job.err))
         if end is None:
             return None
@@ -742,7 +742,8 @@ class QueueWatch:
     def with_routes(self, checks: Sequence[Check], answers: JobAnswers) -> list[Check]:
         """Add which path to a silent node is broken, or the interface of a wrong route.
 
-        Slurm's controller can start a program on a node that the job's first node does not reach.
+        The Slurm controller can start a program on a node that the first node in the job does not
+        reach.
         """
         reported = list(checks)
         queue = get_queue(self._settings.site)
@@ -773,7 +774,7 @@ class QueueWatch:
 
         if text:
             return f"{node}: {text}", ROUTES_REMEDY
-        # Slurm has just started a program there, at this machine's request.
+        # Slurm has just started a program there, as requested from this machine.
         if node in unreached_nodes(job_folder.read_text(self._job.err)):
             first = answers.nodes[0]
             text = PhaseMessage.PACKETS_LOST_BETWEEN.fill(node=node, first=first)
@@ -802,7 +803,7 @@ class QueueWatch:
         return [RungResult(AFTER_JOB, (check,), self.seconds())]
 
     def _drained_nodes(self) -> list[UnusableNodes]:
-        """Return the job's nodes that Slurm no longer uses, such as one whose prolog failed."""
+        """Return the nodes in the job that Slurm no longer uses, such as after a failed prolog."""
         names = parse_job_answers(job_folder.read_text(self._job.out)).nodes
         queue = get_queue(self._settings.site)
         if not isinstance(queue, Slurm) or not names:

@@ -1,4 +1,4 @@
-"""Rules for Slurm's own settings, which need no job: reservations, limits, and ends of steps."""
+"""Rules for Slurm settings, which need no job: reservations, limits, and how steps end."""
 
 import os
 import re
@@ -15,9 +15,9 @@ from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.thresholds import MIB
 
 MEMORY_DIRECTIVES = ("mem", "mem-per-cpu", "mem-per-gpu")
-"""Names of sbatch's options that request memory."""
+"""Names of sbatch options used to request memory."""
 WAIT_OPTION = re.compile(r"--wait(?:=|$)|-W")
-"""srun's option for the time. `--wait-for-children` is another option."""
+"""The srun option for the wait time. `--wait-for-children` is another option."""
 EPILOG = re.compile(r"Epilog(\[\d+\])?")
 """Name of the setting with the script that slurmd runs on a node after each job."""
 KILLS = re.compile(r"\b(kill|pkill|killall|skill)\b")
@@ -27,7 +27,7 @@ OVER_MEMORY = "OverMemoryKill"
 
 
 def with_directives_of_site(job: Job, settings: Settings) -> Job:
-    """Return a job with the memory and the reservation that the site's directives request for it.
+    """Return a job with the memory and reservation requested by directives in the site file.
 
     The job's own values take precedence, as in the rendered script.
     """
@@ -69,7 +69,8 @@ def wait_time_check(configuration: Mapping[str, str], settings: Settings) -> lis
 def epilog_checks(configuration: Mapping[str, str]) -> list[Check]:
     """Warn if an epilog that can be read here ends processes of other jobs.
 
-    Slurm's own example asks `squeue` first whether the user has other jobs on the node.
+    The example that comes with Slurm first asks `squeue` whether the user has other jobs on the
+    node.
     """
     checks = []
     for name, path in configuration.items():
@@ -128,9 +129,9 @@ def default_memory_check(
 def _default_bytes(
     configuration: Mapping[str, str], partition: QueueLimits | None, cores: int
 ) -> int:
-    """Return the default memory of a job on each node; 0 if it is unlimited or unknown.
+    """Return the default memory for a job on each node, or 0 if it is unlimited or unknown.
 
-    A partition's own default replaces that of slurm.conf. With a default for each core, it is
+    A default for a partition replaces the one in slurm.conf. With a default for each core, it is
     unknown if the job does not state its cores.
     """
     if partition is not None and partition.default_node_memory:
@@ -153,7 +154,7 @@ def reservation_check(
     section: str,
     now: float,
 ) -> Check:
-    """Check that enough nodes are free of other reservations until the job's time limit."""
+    """Check that enough nodes have no other reservations until the time limit for the job."""
     blocking = []
     for reservation in reservations:
         overlaps = reservation.start < now + job.walltime and reservation.end > now

@@ -87,7 +87,7 @@ VARIABLES = (
 
 
 TRUE_WORDS = ("yes", "true", "on", "1")
-"""How systemd's files write a setting that is switched on (systemd.syntax(7))."""
+"""How systemd files write a setting that is switched on (systemd.syntax(7))."""
 STEERING = (
     *("ATEN_", "CUDA_", "DS_", "FI_", "GLOO_", "GOMP_", "HIP_", "HSA_", "KMP_", "LD_", "MALLOC_"),
     *("MKL_", "NCCL_", "NVTE_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "RCCL_", "TORCH"),
@@ -135,7 +135,7 @@ def variables_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def shell_variables_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the submitting shell's variables that also affect training in the job.
+    """Return the variables in the submitting shell that also affect training in the job.
 
     A variable that an image sets has a different value in the shell, or none.
     """
@@ -158,7 +158,7 @@ def named_files_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def opening_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return how long it takes to open a file of Python's packages, if that is too long."""
+    """Return how long it takes to open a file in the Python packages, if that is too long."""
     milliseconds = facts["milliseconds"]
     if milliseconds < thresholds.OPEN_MILLISECONDS.value:
         return ""
@@ -166,7 +166,7 @@ def opening_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def priority_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the priority of the job's processes if it is lower than usual."""
+    """Return the priority that processes in the job have, if it is lower than usual."""
     priority = int(facts["priority (nice)"])
     if priority <= 0 or not expected.has_queue:
         return ""
@@ -174,7 +174,7 @@ def priority_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def system_folders_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return which of the kernel's own file systems are not mounted."""
+    """Return which file systems that the kernel provides are not mounted."""
     empty = [folder for folder in ("/proc", "/sys") if facts[folder] == "empty"]
     return "".join(PhaseMessage.SYSTEM_FOLDER_EMPTY.fill(folder=folder) for folder in empty)
 
@@ -330,8 +330,8 @@ def set_up_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedChe
 def opening_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
     """Check how long it takes to open a file.
 
-    A slow file system may be a site's usual one. If other nodes open the files much faster, the
-    path from this node to it is at fault.
+    A slow file system may be usual at a site. If other nodes open the files much faster, the path
+    from this node to it is at fault.
     """
     check = _check(OPENING_RULE, answers, expected)
     facts = answers.facts(HOSTS, OPENING_RULE.part)

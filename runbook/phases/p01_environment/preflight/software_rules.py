@@ -36,7 +36,7 @@ def program_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def named_program_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return a different Python that comes before the site file's Python on PATH."""
+    """Return a different Python that comes on PATH before the one in the site file."""
     if _is_found_by_name(facts):
         return ""
     return _python_in_front(facts)
@@ -124,7 +124,7 @@ def replaced_text(replaced: Mapping[str, str]) -> str:
 
 
 def shell_packages_check() -> Check:
-    """Check the packages that this shell's Python imports. Jobs set PYTHONPATH themselves."""
+    """Check the packages that Python imports in this shell. Jobs set PYTHONPATH themselves."""
     text = replaced_text(replaced_packages())
     return judge(
         PreflightCheck.SHELL_PACKAGES,

@@ -23,10 +23,10 @@ STEP_END_RULE = PlacedRule(
 
 
 def step_end_check(answers: JobAnswers, rung: str) -> list[PlacedCheck]:
-    """Check how long after its programs a stage's launcher ended.
+    """Check how long after its programs the launcher for a stage ended.
 
-    The job script and the first node's program use the same machine's clock. Return no check if
-    one of the two times is missing.
+    The job script and the program on the first node use the clock of the same machine. Return no
+    check if one of the two times is missing.
     """
     step = answers.answer(rung, "", STEP)
     if step is None or not answers.nodes:

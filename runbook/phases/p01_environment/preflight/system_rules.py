@@ -1,4 +1,4 @@
-"""Rules for a node's operating system: account, devices, kernel, programs."""
+"""Rules for the operating system on a node: account, devices, kernel, programs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,14 +13,14 @@ SHOWN_COMMAND_LETTERS = 80
 
 
 def packages_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return what is wrong if libraries of Python's packages cannot be loaded."""
+    """Return what is wrong if libraries in Python packages cannot be loaded."""
     if not facts.get("refuses_libraries"):
         return ""
     return PhaseMessage.PACKAGES_WITHOUT_LIBRARIES.fill(folder=facts["packages_folder"])
 
 
 def account_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return what is wrong if a node does not know the job's user."""
+    """Return what is wrong if a node does not know the user that the job runs as."""
     if facts["user"]:
         return ""
     return PhaseMessage.USER_UNKNOWN.fill(user_id=facts["user_id"])
@@ -34,7 +34,7 @@ def home_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def devices_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the faults of the device files that every program needs."""
+    """Return the faults in the device files that every program needs."""
     return "; ".join(f"{path}: {fault}" for path, fault in facts["faults"].items())
 
 
@@ -59,13 +59,13 @@ def kernel_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def foreign_programs_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the user's busy programs on a node that no job started."""
+    """Return busy programs by the same user on a node that no job started."""
     programs = [program for program in facts["busy"] if not program.get("job")]
     return _shown_programs(programs) if expected.has_queue else ""
 
 
 def other_job_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the busy programs of the user's other jobs on a node.
+    """Return the busy programs on a node that belong to other jobs by the same user.
 
     Two jobs may share a node without being bound to cores, so this is not a defect.
     """
@@ -74,7 +74,7 @@ def other_job_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def left_programs_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the programs of ended jobs that still use the run folder."""
+    """Return the programs from ended jobs that still use the run folder."""
     texts = []
     for program in facts.get("in_run", [])[:SHOWN_PROGRAMS]:
         command = str(program["command"])[:SHOWN_COMMAND_LETTERS]
@@ -88,7 +88,7 @@ def left_programs_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def scheduler_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return what is wrong if a node's slurm.conf is not that of Slurm's controller."""
+    """Return what is wrong if slurm.conf on a node differs from the one on the Slurm controller."""
     if facts["comparison"] != "Different":
         return ""
     return PhaseMessage.SCHEDULER_SETTINGS_DIFFER.fill()

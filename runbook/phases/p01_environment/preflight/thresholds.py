@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Threshold:
-    """A number that decides the verdict of a check."""
+    """A number used to decide the verdict for a check."""
 
     value: float
     unit: str

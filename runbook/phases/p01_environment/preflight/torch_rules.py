@@ -23,7 +23,7 @@ SIGNALS = {
     "SIGKILL": "killed from outside, for example at the job's memory limit",
     "SIGABRT": "a library aborted; its last message is above",
 }
-"""The reason why a signal ends a process that imports torch, by the signal's name."""
+"""Why a process that imports torch ends with a signal, by signal name."""
 
 
 def torch_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
@@ -88,14 +88,15 @@ def _import_fault(facts: NodeFacts) -> str:
 
 
 OF_TORCH_ITSELF = ("libtorch", "libc10")
-"""Prefixes of the libraries in torch's own wheel. Those of a different torch are incompatible."""
+"""Name prefixes of the libraries in the torch wheel. Those of a different torch are
+incompatible."""
 
 
 def libraries_check(answers: JobAnswers) -> PlacedCheck:
-    """Check that LD_LIBRARY_PATH does not replace one of torch's libraries with an older one.
+    """Check that LD_LIBRARY_PATH does not replace a library in torch with an older one.
 
     torch was imported in spite of the replacement, so an older system library, such as those that
-    compiler modules provide, is only a warning. Only a library of a different torch is a defect.
+    compiler modules provide, is only a warning. Only a library from a different torch is a defect.
     """
     rule = PlacedRule(
         PreflightCheck.TORCH_LIBRARIES,
@@ -133,7 +134,7 @@ def libraries_check(answers: JobAnswers) -> PlacedCheck:
 def _is_older(change: NodeFacts) -> bool:
     """Return whether a library is older than the one it replaces, as far as versions are known.
 
-    For example, the version in cuDNN's file name has three numbers, and its wheel's version has
+    For example, the version in the cuDNN file name has three numbers, and the wheel version has
     four.
     """
     version = str(change["version"])
@@ -219,7 +220,7 @@ def right_product_check(facts: dict[str, NodeFacts]) -> PlacedCheck:
 
 
 def speed_checks(facts: dict[str, NodeFacts], expected: Expectations) -> list[PlacedCheck]:
-    """Compare the speed of a matrix product and of a copy with the datasheet and between nodes."""
+    """Compare matrix product and copy speed with the datasheet and between nodes."""
     peak_flops = 0.0
     peak_bytes = 0.0
     if expected.accelerator is not None:
