@@ -33,6 +33,7 @@ from runbook.tools.speed.signs import distinct_lines, signs, stated_causes
 from runbook.tools.speed.similar_stories import SimilarStories, StoryIndex
 from runbook.tools.speed.story_suspects import with_stories
 from runbook.tools.speed.suspects import LISTED_CAUSES, ranked_suspects
+from runbook.tools.speed.topics import asks_about_speed, complains
 
 _OTHER_FLOPS = 0.07
 """If two figures for the same speed differ by more than this, they are assumed to count different
@@ -152,6 +153,15 @@ def _seconds_text(seconds: float | None) -> str:
     return SpeedMessage.SECONDS_A_STEP.fill(seconds=seconds)
 
 
+def _is_plain_log(text: str, log: ParsedLog) -> bool:
+    """Return whether a text is only a training log, to which nobody has added a complaint.
+
+    Words such as "took 1452 ms" are in every log, so they say nothing about a cause.
+    """
+    plain = distinct_lines(text.lower())
+    return bool(log.records) and not (complains(plain) or asks_about_speed(plain))
+
+
 def explain(
     text: str,
     log: ParsedLog,
@@ -164,7 +174,9 @@ def explain(
     The expected time comes from the facts. The reached time comes from the log, or else from the
     facts. Without stories, only the rules name suspects.
     """
-    similar = stories.similar(text) if stories else SimilarStories()
+    similar = SimilarStories()
+    if stories and not _is_plain_log(text, log):
+        similar = stories.similar(text)
     description = _Description(text, facts, similar)
     steady, measured = measured_parts(text, log, facts)
     missing = _missing_words(facts, models)
