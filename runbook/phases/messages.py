@@ -441,6 +441,10 @@ class PhaseMessage(Message):
         "RemoveIPC={value}: when the user's last login session ends, logind deletes the files of "
         "running jobs in /dev/shm"
     )
+    SCORES_OF_OTHER_WEIGHTS = (
+        "{phase} cannot end, because its scores are not those of the newest weights ({missing}). "
+        "Run the cell that measures them, then run this cell again."
+    )
     SHARES_OF_BLEND = "{share:.1%} {text}"
     SHARE_OF_DOCUMENTS = "for {use}, {documents:,} of {all_documents} of {prefix}, with {tokens}"
     SHARE_REMEDY = (

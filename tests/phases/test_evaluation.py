@@ -8,12 +8,14 @@ from dataclasses import replace
 
 import numpy
 import pytest
+from suite.messages import refuses
 from toy_run import open_run, write_metrics
 
+from runbook.core.errors import RecordError
 from runbook.core.files import write_text
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p06_evaluation import phase as evaluation
-from runbook.phases.phase_steps import phase_step, train_step
+from runbook.phases.phase_steps import MEASURING, phase_step, train_step
 from runbook.plan_file.phase_names import FULL
 from runbook.results.history import (
     ALL_PAIRS,
@@ -168,6 +170,22 @@ def test_newer_weights_of_an_unfinished_training_are_scored_again(opened, asked,
     (checkpoints / "iter_0000004").mkdir()
     evaluation.measure(opened)
     assert len(asked) == 2
+
+
+def test_06_does_not_end_with_scores_of_earlier_weights(opened, asked):
+    """Its last cell alone, run after the training had gone on, recorded the old scores."""
+    evaluation.measure(opened)
+    write_metrics(open_run(FULL, "training.sample_prompt=The", runs=opened.folder.parent), 6)
+    train_step(opened.run, FULL).mark_done()
+    missing = MEASURING.of(opened.run).why_not_done()
+    with refuses(
+        RecordError, PhaseMessage.SCORES_OF_OTHER_WEIGHTS, phase="06-evaluation", missing=missing
+    ):
+        evaluation.finish(opened)
+    assert phase_step(opened.run, "06-evaluation").why_not_done()
+    evaluation.measure(opened)
+    evaluation.finish(opened)
+    assert phase_step(opened.run, "06-evaluation").why_not_done() == ""
 
 
 def test_text_that_is_foreseen_worse_than_before_is_warned_of():

@@ -23,6 +23,7 @@ from toy_run import (
 
 from runbook.cli.program import cli
 from runbook.core.errors import HeldError, JobError, RecordError
+from runbook.core.files import write_text
 from runbook.core.locks import HOLDER_VARIABLE, hold
 from runbook.core.messages import CoreMessage
 from runbook.jobs.job_folder import JobState
@@ -37,7 +38,7 @@ from runbook.phases.p03_smoke_test import phase as smoke_test
 from runbook.phases.p04_training import phase as training
 from runbook.phases.p05_analysis import phase as analysis
 from runbook.phases.p06_evaluation import phase as evaluation
-from runbook.phases.phase_steps import phase_step, train_step
+from runbook.phases.phase_steps import RESULTS, VARIANTS, phase_step, train_step
 from runbook.phases.training_outputs import move_to_history, training_outputs
 from runbook.phases.training_results import read_results
 from runbook.records.done_marks import mark_path
@@ -542,6 +543,25 @@ def test_no_later_phase_ends_while_the_training_runs(open_phase, queue, later):
     with refuses(JobError, told):
         later.finish(opened)
     assert not mark_path(opened.folder, later.PHASE).exists()
+
+
+def test_the_last_cell_alone_records_the_finished_training_and_not_what_was_shown_of_half(
+    open_phase, queue
+):
+    """All cells were run at iteration 3 of 6, and later only the last one, which had refused."""
+    smoke = open_run("03-smoke-test", runs=open_phase.folder.parent)
+    write_metrics(smoke, 6)
+    write_metrics(open_phase, 3)
+    opened = open_run("05-analysis", runs=open_phase.folder.parent)
+    analysis.show_numbers(opened)
+    analysis.show_plan_versus_actual(opened)
+    write_metrics(open_phase, 6)
+    train_step(open_phase.run, PHASE).mark_done()
+    write_text(opened.folder / VARIANTS, "")
+    analysis.finish(opened)
+    assert opened.session.finish().results[f"{PHASE}: iterations"] == 6
+    rows = [line.split(",") for line in (opened.folder / RESULTS).read_text().splitlines()]
+    assert [PHASE, "iterations", "6"] in [row[:3] for row in rows]
 
 
 def test_results_of_an_unfinished_training_are_called_so(open_phase, queue):

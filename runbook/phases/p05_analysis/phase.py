@@ -51,7 +51,6 @@ def show_numbers(run: PlannedRun) -> View:
     """Show the results from each training phase, and save them as results.csv."""
     tables = []
     formulas_of_speed = []
-    rows = []
     unfinished = []
     for training in both_trainings(run):
         phase = training.phase
@@ -61,13 +60,22 @@ def show_numbers(run: PlannedRun) -> View:
         summary = training.summary
         table = run_tables.numbers_table(summary, title=phase, history=training.history)
         tables.append(sourced(table))
-        rows += [{"phase": phase, **row} for row in table]
         if summary.seconds_per_iteration:
             terms = formulas.reached_speed(run.plan, phase, summary.seconds_per_iteration)
             formulas_of_speed.append(Formula(*terms))
 
-    write_text(run.folder / RESULTS, Table(rows).to_csv())
+    write_results(run.folder, both_trainings(run))
     return View([*unfinished, *tables, *formulas_of_speed])
+
+
+def write_results(folder: Path, trainings: Sequence[TrainingResults]) -> None:
+    """Write the results from each training phase as results.csv."""
+    rows = []
+    for training in trainings:
+        table = run_tables.numbers_table(training.summary, history=training.history)
+        rows += [{"phase": training.phase, **row} for row in table]
+
+    write_text(folder / RESULTS, Table(rows).to_csv())
 
 
 @step(takes=lambda opened: (opened.run, opened.session))
@@ -76,11 +84,15 @@ def show_plan_versus_actual(run: PlannedRun, session: Session) -> View:
 
     The table is stored in the record.
     """
-    trainings = both_trainings(run)
-    view = View()
+    return View(record_numbers(session, both_trainings(run)))
+
+
+def record_numbers(session: Session, trainings: Sequence[TrainingResults]) -> list[Table]:
+    """Store planned and measured values in the record, and return them as tables."""
+    tables = []
     for training in trainings:
         table = training_results.plan_versus_actual(training)
-        view.append(sourced(table))
+        tables.append(sourced(table))
         measured = {}
         for row in table:
             name = f"{training.phase}: {row['what']}"
@@ -90,7 +102,7 @@ def show_plan_versus_actual(run: PlannedRun, session: Session) -> View:
         session.add_results(measured)
 
     session.add_results(trainings[-1].results())
-    return view
+    return tables
 
 
 @step(takes=run_only)
@@ -273,8 +285,12 @@ def finish(run: PlannedRun, session: Session) -> None:
     for phase in TRAININGS:
         refuse_running_training(run, phase, waiting=PHASE)
 
+    # Earlier cells may have been executed while the training was running, and not again since.
+    trainings = both_trainings(run)
+    write_results(run.folder, trainings)
+    record_numbers(session, trainings)
     checks = []
-    for training in both_trainings(run):
+    for training in trainings:
         checks.append(finished_check(run, training))
         checks.append(plan_check(training))
 

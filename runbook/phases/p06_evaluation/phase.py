@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from runbook import params
 from runbook.core.checks import Check, counted, judge
+from runbook.core.errors import RecordError
 from runbook.core.files import write_text
 from runbook.core.table import Row, Table
 from runbook.display import View, show_text
@@ -348,8 +349,13 @@ def finish(run: PlannedRun, session: Session) -> None:
     """Store the scores in the record, check them, and mark the phase done.
 
     While the training job is running, raise `JobError`: newer weights will have other scores.
+    Raise `RecordError` if the scores are those of earlier weights.
     """
     refuse_running_training(run, FULL, waiting=PHASE)
+    missing = MEASURING.of(run).why_not_done()
+    if missing and (run.folder / BUILT_IN).exists():
+        raise RecordError(PhaseMessage.SCORES_OF_OTHER_WEIGHTS, phase=PHASE, missing=missing)
+
     scores = read_scores(run.folder)
     results = {}
     for row in scores:
