@@ -87,7 +87,7 @@ class Plain:
 
     def __init__(self, shape: Shape, precision: str, *, compiled: bool, even: bool = False) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        with self.device:  # a host generates 1e9 numbers in 9 s
+        with self.device:  # on the host, 1e9 random numbers take 9 s
             model = Gpt(shape)
         weights = sorted(model.parameters(), key=lambda weight: weight.ndim)
         half_weights = even and precision == "bf16"

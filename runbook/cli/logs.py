@@ -20,7 +20,7 @@ from runbook.tools.logs.log_summary import summary
 @click.argument("targets", nargs=-1, required=True, metavar="RUN | FILE...")
 @click.option("--follow", is_flag=True, help="With RUN: keep showing the job's output.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="With FILE: print one JSON object with every record."
+    "--json", "as_json", is_flag=True, help="Print one JSON object, with every record of a FILE."
 )
 @click.option("--csv", "as_csv", is_flag=True, help="With FILE: print one CSV line per record.")
 @click.option(

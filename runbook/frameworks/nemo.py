@@ -204,7 +204,7 @@ _TRAINER = (
 )
 _CALLBACK = "exp_manager.checkpoint_callback_params"
 _EXPERIMENT = (
-    # The file from NeMo inserts base_results_dir here, which only the launcher knows.
+    # The file from NeMo refers to base_results_dir here, which only the launcher defines.
     Option("run.results_dir", write="checkpoint.folder"),
     Option("exp_manager.explicit_log_dir", write="checkpoint.folder"),
     Option("exp_manager.wandb_logger_kwargs.name", write="phase"),

@@ -1,7 +1,8 @@
 """Decides which nodes to replace by spare nodes after a failed attempt.
 
-The evidence is, in this order: nodes on which a failed step does not end, nodes in a pipeline stage
-where ranks hung or were killed, and nodes that the log or a killed rank names.
+The evidence is the first of these that exists: nodes on which a failed step does not end; the nodes
+in a pipeline stage where ranks hung or were killed, unless the log names a node; and nodes named by
+the log or by a killed rank.
 """
 
 from __future__ import annotations

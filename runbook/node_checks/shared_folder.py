@@ -181,7 +181,7 @@ def look_at_clock(folder: Path) -> Facts:
     written = path.stat().st_mtime
     after = time.time()
     path.unlink(missing_ok=True)
-    # The offset is zero if the file time is within that interval. A coarse clock counts jiffies of
-    # 10 ms.
+    # The offset is zero if the file time is between `before` and `after`. A coarse clock counts
+    # jiffies of 10 ms.
     ahead = min(0.0, written - before) + max(0.0, written - after)
     return {"ahead": ahead}

@@ -268,7 +268,7 @@ def _unknown_in(given: Mapping[str, ast.expr], where: str) -> list[Problem]:
 def _forgotten_names(namespace: Mapping[str, object]) -> list[Problem]:
     """Return a problem for each parameter that was deleted from the cell, but is still in force.
 
-    The kernel still has the value from when the parameters cell was executed before.
+    The kernel still has the value from an earlier execution of the parameters cell.
     """
     sources = _executed(namespace)
     newest = _parameters_cell_number(sources)

@@ -53,7 +53,7 @@ def sample_texts(
     seed: int = offline_defaults.SEED,
     **options: float,
 ) -> list[Sample]:
-    """Continue prompts from the newest complete checkpoint.
+    """Generate continuations of prompts with the newest complete checkpoint.
 
     An empty prompt means the prompt set in the run, or else the start of a new document. `options`
     has `tokens`, `temperature` (0 selects the most likely token each time), `top_p`, `cache` and

@@ -250,7 +250,7 @@ def write_speed(folder: Path, rank: int) -> Facts:
     finally:
         path.unlink(missing_ok=True)
 
-    # The error is zero if the file time is within that interval
+    # The error is zero if the file time is between `before` and `after`
     skew = max(0.0, before - written, written - after)
     speed = WRITTEN_BYTES / seconds
     return {

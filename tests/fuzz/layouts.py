@@ -4,8 +4,8 @@ succeeds.
     python tests/fuzz/layouts.py gpu 0 100
 
 prints a line of JSON for each of a hundred layouts. The arguments are the kind of device, the first
-number, and the count. DeepSpeed is rehearsed as on a CPU, so it belongs to that kind. The same
-number always gives the same layout.
+number, and the count. DeepSpeed is rehearsed as if on a CPU, so its layouts are drawn for that kind
+only. The same number always gives the same layout.
 """
 
 from __future__ import annotations

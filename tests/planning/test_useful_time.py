@@ -53,7 +53,7 @@ NEAR = NearParts(steps_between=2, stall=1, lag=4, resume=5, has_partner=True)
 
 
 class GivenFaults:
-    """Failures at the given seconds."""
+    """Failures at the given times, in seconds."""
 
     def __init__(self, *failures: tuple[float, FaultKind]) -> None:
         self._failures = list(failures)

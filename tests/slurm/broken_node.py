@@ -154,7 +154,7 @@ class BrokenNode:
         self.configure(line)
 
     def replace_settings(self, changes: dict[str, str]) -> None:
-        """Replace texts of slurm.conf, and restart every daemon."""
+        """Replace strings in slurm.conf, and restart every daemon."""
         sound = self._settings_file.read_text()
         changed = sound
         for text, other_text in changes.items():

@@ -38,7 +38,7 @@ assert Path("out_text_document.bin").exists()
 
 
 def huge_kilobytes(folder: Path, before: str) -> int:
-    """Return the kB in large pages of a process's heap after it has run a script and allocated 64
+    """Return how many kB of a process's heap are in large pages after it has run a script and allocated 64
     MB in small blocks.
     """
     script = f"from pathlib import Path\n{before}\n{MEASURE_HEAP}"

@@ -585,7 +585,7 @@ def test_shards_that_are_written_and_not_committed_are_kept(
     )
     part = TokenFiles(prefix).bin_part
     content = bytearray(part.read_bytes())
-    content[-3] ^= 1  # of the last shard in the .bin
+    content[-3] ^= 1  # a byte of the last shard in the .bin
     part.write_bytes(content)
     # Of nine finished shards, at most one is damaged. Each of the two workers may have finished
     # another shard before it was stopped.

@@ -58,8 +58,8 @@ def write_whole_report(run_folder: Path) -> Path:
 class _Body(Rewriter):
     """Extracts the body from one of our pages, except the elements in `left_out`.
 
-    Each element in `left_out` is given as a tag and a class. `link` returns the new target for a
-    link.
+    `left_out` is the tag and class of elements to leave out, as in `footer.soft`. `link` returns
+    the new target for a link.
     """
 
     def __init__(

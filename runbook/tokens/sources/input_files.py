@@ -1,6 +1,7 @@
 """Finds the input files, cuts them into shards, and reads their text in blocks.
 
-Files may be uncompressed or compressed with zstd, gzip or xz. Any kind of damage is detected.
+Files may be uncompressed or compressed with zstd, gzip or xz. Cut or damaged compressed files are
+detected, and so are files that change while they are read.
 """
 
 import functools

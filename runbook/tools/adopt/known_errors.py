@@ -485,7 +485,7 @@ def _conda(evidence: Evidence) -> Iterator[KnownError]:
         "params/sites/polaris.yaml names the module and the virtual environment in a single place"
     )
     if len(first_lines) > 1:
-        problem = f"conda and virtual environment of {' and '.join(sorted(first_lines))}"
+        problem = f"conda and virtual environments of different dates: {' and '.join(sorted(first_lines))}"
         yield KnownError(24, max(first_lines.values()), problem, remedy)
     elif first_lines and calls:
         ((date, line),) = first_lines.items()

@@ -63,7 +63,7 @@ class SpeedMessage(Message):
         "the accelerator {accelerator!r} is not in our table, and no peak is guessed"
     )
     OF_CATALOGUE = "{name} of the catalogue"
-    OF_CATALOGUE_BY_SIZE = "{name} of the catalogue, by size"
+    OF_CATALOGUE_BY_SIZE = "{name} from the catalogue, chosen by size"
     OF_CATALOGUE_SCALED = "{name} of the catalogue, scaled to {billions:g} B"
     COLUMNS_OF_TABLE = "columns of the table"
     GCD = "a GCD, as PyTorch counts them, not a module with two GCDs"

@@ -13,7 +13,7 @@ from runbook.tools.speed.phrases import first_stated, sentences_of
 _OPTION = re.compile(
     r"--\w|^\W*[\w.\"']+ ?[:=] ?\S+\W*$|^(?:export |#|\||import |from |>>>|\d{4}-\d\d-\d\d|\[)"
 )
-"""A line with options or code, or from a table or a log, which states no complaint."""
+"""Matches lines with options, code, table rows or log output, which are no complaints."""
 _HEADING = re.compile(r"^\s*#+ ")
 """Matches a heading mark at the start of a text. The heading is the title of a question."""
 COMPLAINT = (

@@ -385,7 +385,7 @@ def _cut_part(
     adam: torch.optim.Optimizer,
     weight: torch.nn.Parameter,
 ) -> WeightPart | None:
-    """Return which range of a weight in the flat Adam buffer ZeRO assigned to this rank."""
+    """Return the range of a weight that ZeRO assigned to this rank in the flat Adam buffer."""
     if hasattr(weight, "ds_id"):
         # Stage 3 divides every weight into equal pieces, with padding in the last one.
         group, offset, length = optimizer.grad_position[optimizer.get_param_id(weight)]
