@@ -1,4 +1,4 @@
-"""docs/hours-lost.md and the tried remedies: every claim has evidence of the named kind."""
+"""docs/hours-lost.md and the tried remedies: every claim has the kind of evidence that it names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PREFLIGHT_TEST = "tests/phases/test_preflight_rules.py"
 
 @dataclass(frozen=True)
 class Problem:
-    """A row of the page."""
+    """A row in the page."""
 
     name: str
     threads: str
@@ -41,7 +41,7 @@ def problems() -> list[Problem]:
 
 @cache
 def sources() -> str:
-    """Return the text of all files that define jobs, sites and rules."""
+    """Return the text from all files that define jobs, sites and rules."""
     folders = (CLONE / "runbook", CLONE / "params")
     files = [path for folder in folders for path in folder.rglob("*")]
     texts = [path for path in files if path.suffix in (".py", ".yaml", ".j2")]
@@ -49,7 +49,7 @@ def sources() -> str:
 
 
 def faults(problem: Problem) -> set[str]:
-    """Return the claims of a row that have no evidence."""
+    """Return the claims in a row that have no evidence."""
     wrong = set()
     if not THREADS.fullmatch(problem.threads):
         wrong.add("threads")

@@ -1,5 +1,5 @@
-"""The structure of the project: walls between packages, an install without extras, and documents
-that only name things that exist.
+"""The project structure: walls between packages, an install without extras, and documents that only
+name things that exist.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IMPORT_NAMES = {
     "jupyterlab": "jupyterlab",
 }
 ALSO_ABSENT = {"nbformat", "IPython", "jupyter_client", "jupyter_core", "traitlets", "zmq", "tqdm"}
-"""Dependencies of the extras that the base install does not bring."""
+"""Dependencies from the extras that the base install does not bring."""
 BLOCK = """
 import sys
 class Absent:
@@ -69,7 +69,7 @@ def without_extras(code: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def tracked() -> list[Path]:
-    """Return the files of the repository, or without git, all existing files."""
+    """Return the files in the repository, or without git, all existing files."""
     if (REPOSITORY / ".git").exists():
         listed = subprocess.run(
             ["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True
@@ -377,7 +377,7 @@ def test_every_module_says_its_one_reason_in_its_first_line():
 
 
 LISTED_MODULE = re.compile(r"^([a-z][a-z_0-9]*)/? {2,}\S", re.MULTILINE)
-"""A line of a package's docstring that names a module or a package, and says what it does."""
+"""A line in a package docstring that names a module or a package, and says what it does."""
 
 
 def test_every_module_that_a_package_lists_exists():
@@ -391,7 +391,7 @@ def test_every_module_that_a_package_lists_exists():
                 missing.append(f"{path.relative_to(REPOSITORY)}: {name}")
 
     assert missing == []
-    assert len(listed) >= 8  # those of runbook.training.near
+    assert len(listed) >= 8  # those in runbook.training.near
 
 
 MOST_LOOSE_SIGNATURES = 70
@@ -467,7 +467,7 @@ def test_untyped_mappings_stay_at_the_edge():
 
 
 def test_no_class_name_means_two_things():
-    """Also check that no two functions of the package have equal bodies."""
+    """Also check that no two functions in the package have equal bodies."""
     classes: dict[str, list[str]] = {}
     functions: dict[str, list[str]] = {}
     for name, path in package_modules().items():

@@ -12,7 +12,7 @@ from runbook.core.ports import LOOPBACK, port_of, reserve_port
 
 
 def test_only_a_socket_that_reuses_addresses_can_listen_at_a_reserved_port() -> None:
-    """torch's store sets this option; the kernel's own choice of ports does not."""
+    """The store in torch sets this option; a port that the kernel chooses does not have it."""
     with reserve_port() as reservation:
         address = (LOOPBACK, port_of(reservation))
         with socket.socket() as stranger, pytest.raises(OSError) as caught:

@@ -1,4 +1,4 @@
-"""The counts of tools/readability.py do not get worse. Lower a limit when the code has improved."""
+"""The counts from tools/readability.py do not get worse. Lower a limit when the code has improved."""
 
 from __future__ import annotations
 

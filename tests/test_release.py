@@ -31,7 +31,7 @@ def release(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def call(release, tmp_path_factory):
-    """Return a function that runs a command of the installed wheel in an empty folder."""
+    """Return a function that runs a command from the installed wheel in an empty folder."""
     folder = tmp_path_factory.mktemp("installed")
     programs = installed_apart(sys.executable, release.wheel, folder / "environment")
     empty = folder / "empty"

@@ -190,7 +190,7 @@ def test_set_up_says_its_four_steps_with_source_and_size(set_up_with):
 
 
 def test_without_the_cpu_index_pytorch_comes_with_the_libraries_that_it_is_linked_to(set_up_with):
-    """PyPI's PyTorch has CUDA: it cannot be imported without libraries such as libcudnn.so.9."""
+    """PyTorch from PyPI has CUDA: it cannot be imported without libraries such as libcudnn.so.9."""
     done = set_up_with(fails_at=f"{INDEX}cpu")
     assert done.code == 0
     assert done.pip[1] == f"--constraint {CLONE / 'requirements.lock'} {TORCH}"
@@ -360,7 +360,7 @@ def environment():
 
 
 def test_the_lock_holds_all_that_its_packages_ask_for_by_python_and_system():
-    """All requirements of the installed packages are pinned, to versions that they accept."""
+    """All packages that the installed ones require are pinned, to versions that they accept."""
     wrong = []
     for name, version in PINS.items():
         try:
@@ -382,7 +382,7 @@ def test_the_lock_holds_all_that_its_packages_ask_for_by_python_and_system():
 @pytest.mark.rotate(5, turn=0)
 def test_pip_resolves_the_lock_for_conda_in_a_fresh_environment(tmp_path):
     """Resolve dependencies too, as conda does with pip: pip would install the pinned versions and
-    PyTorch's CUDA packages.
+    the CUDA packages for PyTorch.
     """
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     pip = [

@@ -1,4 +1,4 @@
-"""Collect the pages of the docs site in build/docs-source: python tools/build_docs.py [RUN_FOLDER].
+"""Collect pages for the docs site in build/docs-source: python tools/build_docs.py [RUN_FOLDER].
 
 The pages are README, the written docs, one executed run (redacted; runs/local unless another is
 named), the jobs that each run file submits, and the API from the docstrings. mkdocs then builds
@@ -40,7 +40,7 @@ PACKAGES = (
 )
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#|mailto:)([^)\s]+)\)")
 NAMED = set(re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
-"""Pages of docs/ that mkdocs.yml names."""
+"""Pages in docs/ that mkdocs.yml names."""
 QUIET = {"NO_MKDOCS_2_WARNING": "1"}
 """Environment variables that keep the theme from advertising its successor in every build."""
 LANGUAGES = {".sh": "bash", ".json": "json", ".yaml": "yaml"}
@@ -67,7 +67,7 @@ def main(words: list[str]) -> int:
 
 
 def listed(pages: set[str]) -> str:
-    """Return links, by heading, to the written pages that the site's contents do not name."""
+    """Return links, by heading, to the written pages that the site contents do not name."""
     rows = []
     for name in sorted(pages):
         heading = (SOURCE / name).read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
@@ -83,7 +83,7 @@ def write(name: str, text: str) -> None:
 
 
 def with_links(text: str, pages: set[str]) -> str:
-    """Return the text with its links changed to point to pages of the site.
+    """Return the text with its links changed to point to pages on the site.
 
     A link to any other file in the repository is replaced by the file name.
     """
@@ -99,7 +99,7 @@ def with_links(text: str, pages: set[str]) -> str:
 
 
 def campaign(run: Path) -> str:
-    """Return the page of the executed run, or instructions for creating one."""
+    """Return the page for the executed run, or instructions for creating one."""
     head = "# A whole run, executed\n\n"
     if not (run / "records").is_dir():
         return (

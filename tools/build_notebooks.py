@@ -1,7 +1,7 @@
 """Build notebooks/*.ipynb from masters/: python tools/build_notebooks.py [--check | --import].
 
 masters/*.md are MyST Markdown as jupytext reads it, so that a change to a notebook is reviewed as
-text. Cells that all notebooks share are in masters/shared.md. `{phase}` in them is the notebook's
+text. Cells that all notebooks share are in masters/shared.md. `{phase}` in them is the notebook
 name. --check only compares. --import writes the masters from the notebooks, after an edit in
 JupyterLab.
 """
@@ -46,13 +46,13 @@ PHASE = "{phase}"
 BLOCK = re.compile(r"^\+\+\+ (\{.*\})\n", re.MULTILINE)
 """Matches the beginning of a cell, with its id."""
 INCLUDE = "```{{include}} shared.md#{id}\n```"
-"""Placeholder for a cell of masters/shared.md."""
+"""Placeholder for a cell from masters/shared.md."""
 CODE = re.compile(r"```\{code-cell\}\n(?::tags: \[(.*)\]\n\n)?(.*)\n```", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class MasterCell:
-    """A cell of a master."""
+    """A cell in a master."""
 
     id: str
     text: str
@@ -60,7 +60,7 @@ class MasterCell:
     tags: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the cell in the form of a notebook."""
+        """Return the cell as notebooks store it."""
         lines = self.text.splitlines(keepends=True)
         metadata = {"tags": list(self.tags)} if self.tags else {}
         if not self.is_code:
@@ -75,7 +75,7 @@ class MasterCell:
         }
 
     def as_markdown(self) -> str:
-        """Return the cell in the form of masters/*.md."""
+        """Return the cell as it is written in masters/*.md."""
         head = f"+++ {json.dumps({'id': self.id})}\n\n"
         if not self.is_code:
             return f"{head}{self.text}\n"
@@ -84,7 +84,7 @@ class MasterCell:
 
 
 def read_cells(text: str) -> Iterator[MasterCell]:
-    """Yield the cells of a Markdown master."""
+    """Yield the cells in a Markdown master."""
     _, *parts = BLOCK.split(text)
     for about, content in zip(parts[::2], parts[1::2], strict=True):
         name = json.loads(about)["id"]
@@ -119,7 +119,7 @@ def as_text(notebook: dict[str, Any]) -> str:
 
 
 def import_notebook(notebook: Path) -> str:
-    """Return the Markdown master of a notebook."""
+    """Return a notebook as a Markdown master."""
     shared = shared_cells(notebook.stem)
     parts = [HEAD]
     for content in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:

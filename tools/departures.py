@@ -12,14 +12,15 @@ from runbook.params.schema.value_types import Strict
 from runbook.params.yaml12 import read_file
 
 DEPARTURE_KINDS = ("directives", "step", "starter", "arguments", "environment", "deepspeed")
-"""Kinds of differences, in this order: options of the queue, of srun or mpiexec, of torchrun or
-deepspeed, of the program, its variables, its DeepSpeed file."""
+"""Kinds of differences, in this order: options for the queue, for srun or mpiexec, for torchrun or
+deepspeed, for the program, its variables, its DeepSpeed file.
+"""
 
 EVERY_DOCUMENT = "every-document"
-"""Name of the list that applies to all five documents."""
+"""Name for the list that applies to all five documents."""
 
 ValuePair = tuple[str | None, str | None]
-"""A document's value and our value. None means that there is no value."""
+"""The value in a document and our value. None means that there is no value."""
 
 
 class Departure(Strict):
@@ -29,10 +30,10 @@ class Departure(Strict):
     """The reason, as a sentence."""
 
     variants: list[str] = []
-    """Variants that it applies to ("" is the run itself). If empty, it applies to all variants."""
+    """Variants that have these differences ("" is the run itself). If empty, all variants do."""
 
     variants_without: list[str] = []
-    """Variants that it does not apply to."""
+    """Variants that do not have these differences."""
 
     directives: Mapping[str, ValuePair] | list[str] = []
     step: Mapping[str, ValuePair] | list[str] = []
@@ -42,16 +43,16 @@ class Departure(Strict):
     deepspeed: Mapping[str, ValuePair] | list[str] = []
 
     prose: list[str] = []
-    """Steps of the document's text that no script contains."""
+    """Steps in the document text that no script contains."""
 
     def is_about(self, variant: str) -> bool:
-        """Return whether it applies to a variant."""
+        """Return whether this departure applies to a variant."""
         return (
             not self.variants or variant in self.variants
         ) and variant not in self.variants_without
 
     def items(self) -> Iterator[tuple[str, str, ValuePair | None]]:
-        """Yield the kind, the name and both values of each setting.
+        """Yield the kind, the name and both values for each setting.
 
         The values are None if they belong to the machine or the job.
         """
@@ -68,15 +69,16 @@ class DataDeparture(Strict):
     """The reason, as a sentence."""
 
     what: Mapping[str, ValuePair] = {}
-    """The document's value and ours by name, as in tests/samples/documents/data.json and in the
-    run."""
+    """The value in the document and ours by name, as in tests/samples/documents/data.json and in
+    the run.
+    """
 
     prose: list[str] = []
-    """Behavior of the document's programs that has no value to compare."""
+    """What programs in the document do, if there is no value to compare."""
 
 
 class DepartureFile(Strict):
-    """A file of params/differs."""
+    """A file in params/differs."""
 
     differs: list[Departure]
 
@@ -85,12 +87,12 @@ class DepartureFile(Strict):
 
 
 def read_departures(run: str, project: Path) -> list[Departure]:
-    """Return the differences of a run from its document (or from every document), in file order."""
+    """Return how a run differs from its document (or from every document), in file order."""
     return _read(run, project).differs
 
 
 def read_data_departures(run: str, project: Path) -> list[DataDeparture]:
-    """Return the differences between a run's text and its document's text, in the file's order."""
+    """Return how the text for a run differs from the text in its document, in file order."""
     return _read(run, project).data
 
 

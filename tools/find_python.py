@@ -34,14 +34,15 @@ def find_interpreters() -> "dict[tuple[int, int], str]":
 def _candidates(version: "tuple[int, int]") -> "list[Path]":
     name = "python" + version_text(version)
     folders = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]
-    # pyenv's commands on PATH fail unless the version is selected, so its own folders are searched as well.
+    # The pyenv commands on PATH fail unless the version is selected, so the pyenv folders are
+    # searched as well.
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     folders += sorted(pyenv.glob("versions/" + version_text(version) + ".*/bin"))
     return [folder / name for folder in folders if os.access(str(folder / name), os.X_OK)]
 
 
 def _ask(path: Path) -> "tuple[tuple[int, ...], str]":
-    """Return an interpreter's version and its real path.
+    """Return the version of an interpreter and its real path.
 
     The version is empty if the interpreter does not start.
     """
@@ -66,8 +67,8 @@ def refusal(version: "tuple[int, ...]", found: "dict[tuple[int, int], str]") -> 
     sentences = ["This is Python " + version_text(version) + "; " + works + "."]
     if found:
         places = ", ".join(version_text(one) + " (" + path + ")" for one, path in found.items())
-        # Suggest the oldest one, because every test runs on it. Only the trainer's tests run on
-        # newer versions.
+        # Suggest the oldest one, because every test runs on it. Only the trainer tests run on newer
+        # versions.
         sentences += ["Found here: " + places + ".", "Type: make setup PYTHON=" + found[min(found)]]
     else:
         sentences += [

@@ -23,14 +23,14 @@ PURE = ("hjson", "annotated-types", "typing-inspection", "typing-extensions")
 PLATFORM = "manylinux_2_28_x86_64"
 OLDER_PLATFORM = "manylinux2014_x86_64"
 MOST_BYTES = 40 * 2**20
-"""Largest total size of the wheels in bytes.
+"""Largest total size for the wheels, in bytes.
 
 They and the working tree must fit into the 64 MiB that are sent to the GPU machine.
 """
 
 
 def main() -> None:
-    """Download the wheels, build DeepSpeed's, and print the sizes."""
+    """Download the wheels, build the one for DeepSpeed, and print the sizes."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -41,7 +41,7 @@ def main() -> None:
     for wheel in arguments.folder.glob("*.whl"):
         wheel.unlink()
     download(arguments.folder, arguments.python, [MEGATRON, *PURE])
-    # pydantic requires exactly one version of pydantic-core, so pip must choose both together.
+    # pydantic requires exactly one pydantic-core version, so pip must choose both together.
     download(arguments.folder, arguments.python, ["pydantic"], with_dependencies=True)
     build_deepspeed(arguments.folder)
     report(arguments.folder)
@@ -50,7 +50,7 @@ def main() -> None:
 def download(
     folder: Path, python: str, packages: list[str], *, with_dependencies: bool = False
 ) -> None:
-    """Download wheels for the GPU machine's Python, whichever Python runs this program."""
+    """Download wheels for the Python on the GPU machine, whichever Python runs this program."""
     command = [sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:"]
     command += ["--python-version", python, "--implementation", "cp"]
     command += ["--platform", PLATFORM, "--platform", OLDER_PLATFORM, "-d", str(folder)]
@@ -59,7 +59,7 @@ def download(
 
 
 def build_deepspeed(folder: Path) -> None:
-    """Build DeepSpeed's wheel from its source archive, without compiled operators."""
+    """Build the DeepSpeed wheel from the source archive, without compiled operators."""
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     environment = {**os.environ, "DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
     subprocess.run([*command, "-w", str(folder), DEEPSPEED], check=True, env=environment)

@@ -53,7 +53,7 @@ class Fault:
     """A rule that a cell breaks."""
 
     cell: str
-    """Id of the cell; empty for the whole notebook."""
+    """Cell id. Empty if the problem concerns the whole notebook."""
     rule: Rule
     value: str = ""
     """The value that the message shows."""

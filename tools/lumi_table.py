@@ -1,4 +1,4 @@
-"""The results table of the LUMI document, recomputed and checked row by row: docs/lumi-table.md."""
+"""The results table from the LUMI document, recomputed and checked row by row: docs/lumi-table.md."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ TABLE = Path(__file__).with_name("lumi_table.csv")
 GCDS_PER_NODE = 8
 GCD_BYTES = 64 * 2**30
 LUMI_MODELS = {"125M": (12, 768, 12), "13B": (40, 5120, 40)}
-"""Layers, hidden size and heads of the document's two models, whose sequences have 2,048 tokens."""
+"""Layers, hidden size and heads for the two models in the document, with sequences of 2,048 tokens.
+"""
 ROUNDING = 0.0005
-"""Half a unit in the last digit of the document's samples/s."""
+"""Half a unit in the last digit of samples/s, as the document prints it."""
 
 
 @dataclass(frozen=True)
 class StatedRow:
-    """A row of the document: the layout and samples/s to compute from, and the stated results."""
+    """A row in the document: the layout and samples/s to compute from, and the stated results."""
 
     row: ThroughputRow
     tflops: float | None
@@ -50,7 +51,7 @@ def gpt(
 
 
 def lumi_rows() -> list[StatedRow]:
-    """Return the document's eight rows."""
+    """Return the eight rows in the document."""
     rows = []
     with TABLE.open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
@@ -81,7 +82,7 @@ def lumi_rows() -> list[StatedRow]:
 
 
 def judged_table(rows: Sequence[StatedRow]) -> Table:
-    """Return the document's columns, recomputed from its samples/s.
+    """Return the columns in the document, recomputed from its samples/s.
 
     Each row also has the stated values and the errors in them.
     """

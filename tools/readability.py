@@ -92,7 +92,7 @@ class Counts:
     format_skips: int = 0
 
     def add(self, other: "Counts") -> None:
-        """Add the counts of another file."""
+        """Add the counts from another file."""
         for field in fields(self):
             total = getattr(self, field.name) + getattr(other, field.name)
             setattr(self, field.name, total)
@@ -116,7 +116,7 @@ class Counts:
 
 
 def nodes_of(function: Function) -> Iterator[ast.AST]:
-    """Yield the nodes of a function, without those of functions and classes inside it."""
+    """Yield the nodes in a function, but not those in nested functions and classes."""
     waiting = [*ast.iter_child_nodes(function)]
     while waiting:
         node = waiting.pop()
@@ -163,7 +163,7 @@ def count(path: Path) -> Counts:
 
 
 def count_node(node: ast.AST, counts: Counts) -> None:
-    """Add one node of a file to its counts."""
+    """Add one node to the counts for its file."""
     counts.statements += isinstance(node, ast.stmt)
     counts.tuple_assignments += is_tuple_assignment(node)
     counts.comprehensions += isinstance(node, Comprehension)
@@ -205,7 +205,7 @@ def python_files(places: list[Path]) -> list[Path]:
 
 
 def total(paths: list[Path]) -> Counts:
-    """Return the counts of all files together."""
+    """Return the counts for all files together."""
     counts = Counts()
     for path in paths:
         counts.add(count(path))
@@ -213,7 +213,7 @@ def total(paths: list[Path]) -> Counts:
 
 
 def main() -> None:
-    """Print the counts and worst functions of the package, or of the named files and folders."""
+    """Print the counts and worst functions in the package, or in the named files and folders."""
     places = [Path(name) for name in sys.argv[1:]] or [REPOSITORY / "runbook"]
     paths = python_files(places)
     for name, rate in total(paths).rates().items():

@@ -2,12 +2,12 @@
 
     python tools/run_tests.py                  the tests, in as many lanes as there are processors, two at most
     python tools/run_tests.py --ci             also the sites, the long drills and other Pythons
-    python tools/run_tests.py --all            no rotation: also the tests of other turns (RUNBOOK_ALL=1)
+    python tools/run_tests.py --all no rotation: also the tests for other turns (RUNBOOK_ALL=1)
 
 A part is one process. The longest parts start first, and a free lane takes the next one, so that
-all lanes end at about the same time. Failed tests are not retried. A part's output is printed when
-it ends. The summary repeats the failures, and lists the time of each part and each marker, the
-skipped tests, and the tests left to other turns.
+all lanes end at about the same time. Failed tests are not retried. The output from a part is
+printed when it ends. The summary repeats the failures, and lists the time for each part and each
+marker, the skipped tests, and the tests left to other turns.
 """
 
 from __future__ import annotations
@@ -53,25 +53,26 @@ the part `quick`.
 """
 QUICK = "quick"
 LONG_DRILLS = ("02", "09", "14", "15", "20")
-"""Drills that are too long for tests/tools/drills. `runbook drill` runs one of them per turn."""
+"""Drills that are too long for tests/tools/drills. `runbook drill` runs one drill per turn."""
 SUITE_GB = 5
 """Free space that the tests need, in GB.
 
 With much less, healthy training runs raise an alarm about low disk space.
 """
 PYTHONS_GB = 9
-"""Free space for `make pythons`, in GB: PyTorch's CUDA build, its download, and the rest of an
-environment."""
+"""Free space for `make pythons`, in GB: PyTorch with CUDA, its download, and the rest of an
+environment.
+"""
 SECONDS_A_DAY = 86_400
 NO_TESTS = 5
-"""pytest's exit code if it ran no test, which happens if all tests of a part are left for another
-turn.
+"""The exit code from pytest if it ran no test, which happens if all tests in a part are left for
+another turn.
 """
 
 
 @dataclass(frozen=True)
 class Part:
-    """One process of the suite."""
+    """A part of the suite, which runs as one process."""
 
     name: str
     command: tuple[str, ...]
@@ -79,13 +80,14 @@ class Part:
 
 @dataclass(frozen=True)
 class PartResult:
-    """The result of a part."""
+    """The result from a part."""
 
     name: str
     exit_code: int
     wall_seconds: float
     cpu_seconds: float
-    """Processor time of the part and all processes that it waited for, without detached processes."""
+    """Processor time for the part and all processes that it waited for, without detached processes.
+    """
     report: SuiteReport
 
     @property
@@ -101,7 +103,7 @@ def pytest_part(name: str, *words: str) -> Part:
 
 
 def test_parts() -> list[Part]:
-    """Return the parts of `make test`."""
+    """Return the parts that `make test` runs."""
     parts = [pytest_part(Path(folder).name, f"tests/{folder}") for folder in FOLDERS]
     ignored = [f"--ignore=tests/{folder}" for folder in FOLDERS]
     parts.insert(1, pytest_part(QUICK, "tests", *ignored))
@@ -119,7 +121,7 @@ def ci_parts(turn: int | None) -> list[Part]:
 
 
 def long_drills(turn: int | None) -> tuple[str, ...]:
-    """Return the numbers of the long drills of this turn, or all of them without a turn.
+    """Return the numbers of the long drills for this turn, or all numbers if there is no turn.
 
     >>> long_drills(6), len(long_drills(None))
     (('09',), 5)
@@ -130,7 +132,7 @@ def long_drills(turn: int | None) -> tuple[str, ...]:
 
 
 def current_turn() -> int:
-    """Return the turn of this commit, which is the number of commits before it.
+    """Return the turn for this commit: the number of commits up to it.
 
     If git cannot tell, the turn is the number of days since 1970.
     """
@@ -169,7 +171,7 @@ class Suite:
             thread.join()
 
     def stop(self, number: int, _frame: FrameType | None) -> None:
-        """Handle a signal: pass it on to every part's process group, and start no more parts."""
+        """Handle a signal: pass it on to the process groups of all parts, and start no more parts."""
         self.stopped = True
         for process in list(self.running.values()):
             if process.poll() is None:
@@ -192,7 +194,7 @@ class Suite:
         self._say(f"=== {part.name}: started")
         began = time.monotonic()
         with log.open("wb") as output:
-            # A separate session: neither a hangup of the terminal nor a test's Ctrl-C reaches the
+            # A separate session, so that neither a terminal hangup nor Ctrl-C in a test reaches the
             # other parts.
             process = subprocess.Popen(
                 part.command,
@@ -204,7 +206,7 @@ class Suite:
                 start_new_session=True,
             )
             self.running[part.name] = process
-            # Not Popen.wait, because only wait4 returns the processor time of this part.
+            # Not Popen.wait, because only wait4 returns the processor time that this part used.
             _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         result = PartResult(

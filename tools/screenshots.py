@@ -25,7 +25,9 @@ from toy_project import RUN_FILE, Toy  # noqa: E402
 PICTURES = ROOT / "docs" / "pictures"
 WORDS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 COLOURS = 96
-"""Number of colors in a picture, enough for pages of text at a third of the size."""
+"""Number of colors in a picture. This is enough for pages of text, and makes files a third as
+large.
+"""
 STEPS = 120
 TEXT = RUN_FILE.replace("iterations: 48 ", f"iterations: {STEPS} ").replace(
     "rehearse_stop: 6", "rehearse_stop: 0"
@@ -79,9 +81,9 @@ def made(toy: Toy, *words: str) -> None:
 
 
 def look_at_notebooks(browser: Browser, lab: Lab) -> None:
-    """Take screenshots of the form in notebook 00, and of a running job in notebook 04.
+    """Take screenshots: the form in notebook 00, and a running job in notebook 04.
 
-    The page of notebook 04 is closed and opened again first.
+    The page with notebook 04 is closed and opened again first.
     """
     page = browser.new_page(viewport={"width": 1100, "height": 1300})
     notebook = Notebook(page, lab, "notebooks/00-plan.ipynb")
@@ -110,9 +112,9 @@ def look_at_notebooks(browser: Browser, lab: Lab) -> None:
 
 
 def look_at_reports(browser: Browser, runs: Path) -> None:
-    """Take pictures of the reports.
+    """Take screenshots of the reports.
 
-    They show the run's page (light, and dark on a phone) and the index of runs.
+    They show the page for the run (light, and dark on a phone) and the index of runs.
     """
     for name, path, width, height, scheme in (
         ("report", runs / "local" / "index.html", 1000, 1250, "light"),

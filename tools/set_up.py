@@ -1,8 +1,8 @@
 """`make setup`: create the virtual environment and install what requirements.lock pins.
 
-Each step prints what it installs, from where, and how large it is. On a terminal a status line
-follows pip's progress. Elsewhere (CI, nohup) a line is printed every half minute. All of pip's
-output is in `set-up.log` in the environment.
+Each step prints what it installs, from where, and how large it is. On a terminal, a status line
+shows how far pip is. Elsewhere (CI, nohup) a line is printed every half minute. The complete output
+from pip is in `set-up.log` in the environment.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CUDA_BUILD = (
 """Size of the wheels that `pip install torch==2.13.0` downloaded on Python 3.12, 2026-11-26."""
 
 CPU_BUILD = "0.2 GB to download, 0.7 GB on disk"
-"""Size of torch-2.13.0+cpu for Python 3.11, 2026-11-26."""
+"""Sizes for torch-2.13.0+cpu on Python 3.11, 2026-11-26."""
 
 SECONDS_BETWEEN_LINES = 30
 LINES_OF_PIP_SHOWN = 15
@@ -79,23 +79,23 @@ class SetUpError(Exception):
 
 @dataclass(frozen=True)
 class Choices:
-    """The Makefile's options, and what it detected on this machine."""
+    """Options from the Makefile, and what it detected on this machine."""
 
     venv: Path
     kind: str
-    """Build of PyTorch: cpu, nvidia or rocm."""
+    """PyTorch build: cpu, nvidia or rocm."""
     torch_index: str
-    """Index of PyTorch's GPU builds. If empty, pip's default index is used."""
+    """Index with GPU builds of PyTorch. If empty, the default pip index is used."""
     cpu_index: str
 
     @property
     def python(self) -> str:
-        """The path to the environment's interpreter."""
+        """The path to the interpreter in the environment."""
         return str(self.venv / "bin" / "python")
 
 
 def torch_pin(lock: str) -> str:
-    """Return the PyTorch requirement from the text of requirements.lock."""
+    """Return the PyTorch requirement in the text from requirements.lock."""
     pin = re.search(r"^torch==[0-9.]+", lock, re.MULTILINE)
     if pin is None:
         raise SetUpError("requirements.lock does not pin torch")
@@ -104,7 +104,7 @@ def torch_pin(lock: str) -> str:
 
 @dataclass
 class PipProgress:
-    """The progress of pip, read from its output."""
+    """How far pip is, according to its output."""
 
     packages: int = 0
     current: str = ""
@@ -143,7 +143,7 @@ class PipProgress:
 def run_pip(choices: Choices, *arguments: str) -> None:
     """Run `pip install` and show its progress.
 
-    Raise SetUpError with pip's last lines if it fails.
+    Raise SetUpError with the last lines from pip if it fails.
     """
     command = [choices.python, "-m", "pip", "--disable-pip-version-check", "install"]
     command += ["--progress-bar", "off", *arguments]
@@ -171,7 +171,7 @@ def run_pip(choices: Choices, *arguments: str) -> None:
 
 
 def _lines_and_ticks(process: subprocess.Popen[str]) -> Iterator[str]:
-    """Yield each line of the process, and an empty line in every second without output."""
+    """Yield each line from the process, and an empty line in every second without output."""
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def read() -> None:
@@ -232,7 +232,7 @@ def install_torch(choices: Choices) -> None:
     _remove_cpu_torch(choices)
     if choices.torch_index:
         say(Line.GPU_BUILD_OF.fill(pin=pin, kind=choices.kind, index=choices.torch_index))
-        # That index has only a few versions of other packages, so the lock cannot constrain them
+        # That index has only a few versions for other packages, so the lock cannot constrain them
         # here.
         run_pip(choices, "--index-url", choices.torch_index, pin)
     else:
@@ -241,11 +241,11 @@ def install_torch(choices: Choices) -> None:
 
 
 def _install_cpu_torch(choices: Choices, pin: str) -> None:
-    """Install PyTorch's CPU build.
+    """Install the CPU build of PyTorch.
 
-    If that build's index cannot be reached, install the build from pip's default index. On Linux
-    that build has CUDA and cannot be imported without CUDA's libraries, so its dependencies are
-    installed too.
+    If the index for CPU builds cannot be reached, install PyTorch from the default pip index. On
+    Linux that build has CUDA and cannot be imported without the CUDA libraries, so its dependencies
+    are installed too.
     """
     say(Line.CPU_BUILD_OF.fill(pin=pin, index=choices.cpu_index, size=CPU_BUILD))
     quick = ("--no-deps", "--retries", "0", "--timeout", "10")
@@ -259,7 +259,7 @@ def _install_cpu_torch(choices: Choices, pin: str) -> None:
 
 
 def _reason(last_lines: str) -> str:
-    """Return the line of pip's output that best explains a failure."""
+    """Return the line from pip that best explains a failure."""
     lines = last_lines.splitlines()
     for mark in ("WARNING: Retrying", "ERROR: Could not", "ERROR:", "WARNING:"):
         for line in lines:
@@ -277,7 +277,7 @@ def _remove_cpu_torch(choices: Choices) -> None:
 
 
 def install_lock(choices: Choices) -> None:
-    """Install every other package of requirements.lock at exactly the pinned version."""
+    """Install every other package in requirements.lock at exactly the pinned version."""
     lines = LOCK.read_text().splitlines(keepends=True)
     if choices.kind == "rocm":  # PyTorch for ROCm has its own triton.
         lines = [line for line in lines if not line.startswith("triton==")]
@@ -313,7 +313,7 @@ def set_up(choices: Choices) -> None:
 
 
 def main() -> int:
-    """Read the Makefile's choices, set up, and return the exit code."""
+    """Read the choices from the Makefile, set up, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--venv", type=Path, required=True)
     parser.add_argument("--kind", choices=("cpu", "nvidia", "rocm"), required=True)

@@ -1,4 +1,4 @@
-"""Generates docs/keys.md, the page that lists all keys, from the docstrings of the schema.
+"""Generates docs/keys.md, the page that lists all keys, from the docstrings in the schema.
 
 tools/write_pages.py writes the page.
 """
@@ -45,7 +45,7 @@ class Section:
 
 
 def keys_page() -> str:
-    """Return docs/keys.md: a table for each section of a run file and of a site file."""
+    """Return docs/keys.md: a table for each section in a run file and in a site file."""
     parts = [HEAD, RUN_HEAD]
     for section in sections_of(Run):
         if section.name not in OTHER_JOBS:
@@ -56,7 +56,7 @@ def keys_page() -> str:
 
 
 def sections_of(model: type[BaseModel], name: str = "", help_text: str = "") -> Iterator[Section]:
-    """Yield the keys of a model, then those of each model inside it.
+    """Yield the keys in a model, then those in each model inside it.
 
     >>> [section.name for section in sections_of(Run)][:3]
     ['', 'data', 'parallel']
@@ -87,7 +87,7 @@ def model_inside(annotation: Any) -> type[BaseModel] | None:
 
 
 def _index_of(annotation: Any) -> str:
-    """Return the text between the name of a field and the keys of its model."""
+    """Return the text between a field name and the keys in the field's model."""
     origin = get_origin(annotation)
     if origin is dict:
         return ".<name>"
@@ -130,6 +130,6 @@ def _code(text: str) -> str:
 
 
 def _help_text(info: FieldInfo) -> str:
-    """Return the docstring of a field as one cell of a table."""
+    """Return the docstring for a field as one table cell."""
     text = " ".join((info.description or "").split())
     return text.replace("|", "\\|").replace("<", "&lt;")

@@ -1,6 +1,6 @@
 """Write the docs pages that are generated from code: python tools/write_pages.py.
 
-It also updates the output in docs/explain.md, and the subjects in the table of public stories.
+It also updates the output in docs/explain.md, and the subjects in the table with public stories.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MODELS = {
     "13B": 12_853_626_880,
     '"857M"': 355_919_872,
 }
-"""Numbers of parameters of the Azure document's models, by name."""
+"""Parameter counts for the models in the Azure document, by name."""
 
 QUESTION_COMMAND = "$ cat question.txt\n"
 EXPLAIN_COMMAND = "$ runbook explain question.txt\n"
@@ -127,7 +127,7 @@ def _shown(kind: str, name: str, pair: tuple[str | None, str | None] | None) -> 
 
 
 def storage_page() -> str:
-    """Return docs/storage.md: the time to write a checkpoint on each tier of Azure's storage.
+    """Return docs/storage.md: the time to write a checkpoint on each Azure storage tier.
 
     The models come from the Azure document.
     """
@@ -140,12 +140,12 @@ def storage_page() -> str:
 
 
 def lumi_page() -> str:
-    """Return docs/lumi-table.md: the document's eight rows, checked."""
+    """Return docs/lumi-table.md: the eight rows in the document, checked."""
     return f"{LUMI_HEAD}\n{judged_table(lumi_rows()).as_markdown()}\n"
 
 
 def explain_page(page: str) -> str:
-    """Return docs/explain.md with the current output of its example."""
+    """Return docs/explain.md with the current output for its example."""
     head, question, tail = _example_parts(page)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "question.txt"
@@ -157,13 +157,13 @@ def explain_page(page: str) -> str:
 
 
 def stories_table() -> str:
-    """Return the table of public stories with the subjects that their texts have now."""
+    """Return the table with public stories, with the subjects that their texts have now."""
     stories = read_stories()
     return as_table(replace(story, subjects=subjects_in(story.text.lower())) for story in stories)
 
 
 def _example_parts(page: str) -> tuple[str, str, str]:
-    """Return the text before the example's question, the question, and the text after it.
+    """Return the text before the question in the example, the question, and the text after it.
 
     The old output is left out.
     """

@@ -53,8 +53,9 @@ def chromium() -> str:
 
 @pytest.fixture(scope="package")
 def browser():
-    """Chromium, closed at the end of this folder's tests, because its event loop must not outlive
-    them."""
+    """Chromium, closed after the last test in this folder, because its event loop must not outlive
+    them.
+    """
     from playwright.sync_api import sync_playwright
 
     path = chromium()
@@ -93,14 +94,14 @@ def page(browser):
 
 
 def cells_of(toy, phase: str) -> dict[str, str]:
-    """Return a notebook's code cells by id, each with text that identifies it on the page."""
+    """Return the code cells in a notebook by id, each with text that identifies it on the page."""
     content = json.loads((toy.root / "notebooks" / f"{phase}.ipynb").read_text())
     code = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
     return {cell["id"]: _telling_line("".join(cell["source"]).splitlines()) for cell in code}
 
 
 def step_through(notebook: Any, cells: dict[str, str], *, until: str = "") -> dict[str, str]:
-    """Run the cells one after another. Return the output of each."""
+    """Run the cells one after another. Return the output from each."""
     said = {}
     for name, words in cells.items():
         if name == until:
@@ -111,7 +112,7 @@ def step_through(notebook: Any, cells: dict[str, str], *, until: str = "") -> di
 
 @pytest.fixture(scope="package")
 def by_hand(browser, toy, lab) -> SimpleNamespace:
-    """Run all cells as a user does, from the first cell of 00 to the last cell of 06.
+    """Run all cells as a user does, from the first cell in 00 to the last cell in 06.
 
     The page is closed once in the middle of 04.
     """

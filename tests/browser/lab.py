@@ -1,4 +1,4 @@
-"""A real JupyterLab on a free port, and a simulated user of one of its notebooks."""
+"""A real JupyterLab on a free port, and a simulated user who works with one notebook."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from playwright.sync_api import Page, expect
 
 BIN = Path(sys.executable).parent
 SECONDS = 240
-"""The longest time that a cell of the toy project may take on a busy machine."""
+"""The longest time that a cell in the toy project may take on a busy machine."""
 expect.set_options(timeout=1000 * SECONDS)
 QUIET = {"fetchNews": "false", "checkForUpdates": False}
 """No prompt about news, and no requests to other hosts."""
@@ -124,12 +124,12 @@ class Notebook:
         return self.output(cell)
 
     def wait_for_end(self, cell: Any, seconds: float = SECONDS) -> None:
-        """Wait until the cell's prompt shows its execution number."""
+        """Wait until the cell prompt shows its execution number."""
         prompt = cell.locator(".jp-InputPrompt")
         expect(prompt).to_have_text(re.compile(r"\[\d+\]:"), timeout=1000 * seconds)
 
     def save(self, file: Path) -> None:
-        """Save as a user does, and wait until the last cell's output is on disk."""
+        """Save as a user does, and wait until the output from the last cell is on disk."""
         self.page.keyboard.press("Control+s")
 
         def saved() -> bool:
@@ -144,7 +144,7 @@ class Notebook:
         wait_until(saved, SECONDS, f"{file.name} is saved")
 
     def output(self, cell: Any) -> str:
-        """Return the output of a cell."""
+        """Return the output from a cell."""
         return str(cell.locator(".jp-OutputArea").first.inner_text())
 
 
@@ -157,7 +157,7 @@ def wait_until(true: Callable[[], Any], seconds: float, what: str) -> None:
 
 
 def chromium() -> str:
-    """Return the path of the installed browser, or an empty string."""
+    """Return the path to the installed browser, or an empty string."""
     import shutil
 
     return (

@@ -1,4 +1,4 @@
-"""`runbook lab RUN`: a person steps through copies of the notebooks.
+"""`runbook lab RUN`: a person steps through notebook copies.
 
 Nothing else changes, and the records are the same as for the masters.
 """

@@ -74,8 +74,8 @@ def test_next_opens_the_next_notebook_in_the_same_page(page, lab):
 
     page.set_default_timeout(1000 * SECONDS)
     page.goto(f"{lab.url}lab/tree/notebooks/00-plan.ipynb?token={lab.token}")
-    # JupyterLab draws distant cells late, and completes a link's address only once a click opens a
-    # notebook. Before this moment, a click would leave JupyterLab.
+    # JupyterLab draws distant cells late, and completes the address in a link only once a click
+    # opens a notebook. Before this moment, a click would leave JupyterLab.
     link = page.locator(".jp-MarkdownCell a[href*='/files/notebooks/01-environment.ipynb']").last
     link.scroll_into_view_if_needed()
     link.click()

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.notebooks, pytest.mark.browser, pytest.mark.timeout(18
 SMALLEST_TEXT = 50
 SERIOUS = ("serious", "critical")
 WHOLE = "report-with-records.html"
-"""The report that consists of the phases' pages, which are checked one by one."""
+"""The report that consists of the phase pages, which are checked one by one."""
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def offline(browser):
 
 
 def pages_of(run: Path) -> list[Path]:
-    """Return every page of a run, starting with the index of all runs."""
+    """Return every page in a run, starting with the index of all runs."""
     records = [run / "records" / f"{phase}.html" for phase in PHASES]
     return [
         run.parent / "index.html",

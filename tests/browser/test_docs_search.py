@@ -1,4 +1,4 @@
-"""The search of the docs site, on a page that is opened as a file: without a server or a Worker."""
+"""Search on the docs site, on a page that is opened as a file: without a server or a Worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of all runs, opened as a file: two loss curves in one chart, one still growing."""
+"""The page with all runs, opened as a file: two loss curves in one chart, one still growing."""
 
 from __future__ import annotations
 

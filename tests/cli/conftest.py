@@ -1,4 +1,4 @@
-"""A copy of the project's parameters, and the command line called within this process."""
+"""Fixtures that copy the project's parameters, and call the command line within this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Said:
-    """A command's exit code, standard output and standard error."""
+    """The exit code, standard output and standard error from a command."""
 
     code: int
     out: str
@@ -57,8 +57,7 @@ def runbook(project: Path, monkeypatch, capsys):
 
 @pytest.fixture
 def everything(project: Path):
-    """Return a function that reads all files of the project, to check that a command changed
-    none."""
+    """Return a function that reads all files in the project, to check that a command changed none."""
 
     def read() -> dict[str, bytes]:
         return {

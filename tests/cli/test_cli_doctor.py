@@ -1,4 +1,4 @@
-"""doctor: one row per check, with its rule and remedy, and the exit code of the worst result."""
+"""doctor: one row per check, with its rule and remedy, and the exit code for the worst result."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_torch_that_cannot_be_imported_is_told_in_its_own_words(runbook, asked
 def test_the_trainers_python_is_really_asked_though_we_are_a_rank_of_a_job_ourselves(monkeypatch):
     """Check that doctor imports torch in a single process, without waiting for other ranks.
 
-    The reported version of torch is that of the imported package, not only its metadata.
+    The torch version in the report comes from the imported package, not only from metadata.
     """
     for name, value in {
         "RANK": "1",
@@ -96,7 +96,7 @@ def test_outside_a_project_the_rest_is_still_told(runbook, asked, tmp_path, monk
 
 
 def test_a_run_that_cannot_be_asked_from_here_says_what_is_unknown(runbook):
-    """Check that doctor reports as unknown what it can only learn on the site's login node."""
+    """Check that doctor reports as unknown what it can only learn on the login node."""
     said = runbook("doctor", "lumi-13b", "--json", "--set", "jobs.environment.partition=dev-g")
     rows = rows_of(said)
     assert said.code == 1

@@ -19,7 +19,7 @@ DATA = Path(__file__).parents[2] / "benchmarks" / "forecast"
 
 
 def write_parts(folder: Path) -> tuple[Path, Path]:
-    """Write the parts of Step Law's table to two files, without the losses of the targets."""
+    """Write the parts of the Step Law table to two files, without losses for the targets."""
     with (DATA / "forecast_steplaw.csv").open() as file:
         rows = list(csv.DictReader(file))
     columns = ["series", "params", "params_no_embed", "tokens", "flops", "loss", "extra"]

@@ -27,7 +27,7 @@ HEAVY = (
 
 
 def test_help_is_up_in_three_tenths_of_a_second():
-    """Use the fastest of five runs, measured in processor time, which other users do not affect."""
+    """Use the fastest run in five, measured in processor time, which other users do not affect."""
     seconds = []
     for _ in range(5):
         before = os.times()

@@ -63,7 +63,7 @@ def programs(tmp_path: Path, monkeypatch):
 
 @pytest.fixture
 def slurm(programs):
-    """Simulate a login node of a Slurm cluster where most nodes have four A100s with 40 GB."""
+    """Simulate a login node on a Slurm cluster where most nodes have four A100s with 40 GB."""
     programs("sbatch")
     programs("sinfo", (SAMPLES / "slurm-sinfo.txt").read_text(), SINFO[1:])
 
@@ -77,7 +77,7 @@ class Sourced:
 
 
 def sourced_values(path: Path, *starts: str) -> dict[str, Sourced]:
-    """Return the values of the lines that begin with these keys."""
+    """Return the values in the lines that begin with these keys."""
     values = {}
     for line in path.read_text().splitlines():
         if line.strip().startswith(starts):

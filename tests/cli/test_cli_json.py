@@ -33,7 +33,7 @@ def made(project: Path, monkeypatch) -> Path:
 
 
 def documented(command: str) -> set[str]:
-    """Return the code words in a command's row."""
+    """Return the code words in the row for a command."""
     row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{command}`"))
     return set(re.findall(r"`([^`]+)`", row))
 

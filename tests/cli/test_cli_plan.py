@@ -177,8 +177,9 @@ def test_check_reads_the_folder_that_the_catalogue_names(project: Path):
 
 @pytest.fixture
 def own_site(project: Path):
-    """Return a function that writes params/sites/mine.yaml and params/mine.yaml for a cluster of 40
-    GB A100s."""
+    """Return a function that writes params/sites/mine.yaml and params/mine.yaml for a cluster with
+    40 GB A100s.
+    """
 
     def write(run: str = "") -> None:
         (project / "params/sites/mine.yaml").write_text(
@@ -299,7 +300,7 @@ def test_why_answers_a_name_of_the_documents_and_the_nearest_of_ours(runbook):
 
 
 def values_of(text: str) -> list[list[str]]:
-    """Return the keys and values in the output of `why`."""
+    """Return the keys and values that `why` prints."""
     return [line.split(" = ") for line in text.splitlines()]
 
 

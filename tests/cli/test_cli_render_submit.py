@@ -1,5 +1,6 @@
-"""A rendered folder can be submitted from where it was written, that is, from the script's own
-folder. srun is a stub."""
+"""A rendered folder can be submitted from where it was written, that is, from the folder with the
+script. srun is a stub.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ fi
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """Create stand-ins for srun, scontrol and the site's interpreter, but none for torchrun."""
+    """Create stand-ins for srun, scontrol and the site interpreter, but none for torchrun."""
     folder = tmp_path / "programs"
     folder.mkdir()
     for name, text in {"srun": SRUN, "scontrol": SCONTROL, "trainer python": INTERPRETER}.items():
@@ -57,7 +58,7 @@ def programs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rendered(runbook, project: Path, programs: Path) -> Path:
-    """Render a project's run into an empty folder outside the project."""
+    """Render a run from a project into an empty folder outside it."""
     assert runbook("init", ".", "--site", "oak", *INIT).code == 0
     site = project / "params" / "sites" / "oak.yaml"
     python = f"python: '{programs / 'trainer python'}'"

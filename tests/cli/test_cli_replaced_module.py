@@ -1,4 +1,4 @@
-"""A user's file in PYTHONPATH that has the name of a standard library module."""
+"""A user file in PYTHONPATH that is named like a standard library module."""
 
 from __future__ import annotations
 

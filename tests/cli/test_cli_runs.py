@@ -1,5 +1,4 @@
-"""The output of run, status, cancel, logs, report, verify and compare for folders in every
-state."""
+"""What run, status, cancel, logs, report, verify and compare print for folders in every state."""
 
 from __future__ import annotations
 
@@ -169,7 +168,7 @@ def test_cancel_of_a_run_without_a_running_job(runbook, made):
 
 @pytest.fixture(params=["dataset", "model", "site"])
 def outdated(request, made: Path, project: Path) -> Path:
-    """Return the folder of a run, and remove an entry of params/ that it names."""
+    """Return a run folder, and remove an entry in params/ that the run names."""
     (made / "jobs" / "04-training" / "job.json").write_text(
         json.dumps({"job_id": "local-1a2b", "kind": "local", "process": None})
     )

@@ -1,4 +1,4 @@
-"""Tables fit the terminal's width. A file or another program gets every value on its line."""
+"""Tables fit the terminal width. A file or another program gets every value on its line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def text_within(limit: int, rows=ROWS, **parts: object) -> str:
 
 
 def output_on_terminal(columns: int, *words: str) -> str:
-    """Return the output of `runbook WORD...` on a terminal of this width."""
+    """Run `runbook WORD...` on a terminal this wide, and return its output."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
@@ -59,7 +59,7 @@ def _read(terminal: int) -> bytes:
 @pytest.mark.parametrize("columns", [80, 100])
 @pytest.mark.parametrize("words", [("check", "lumi-13b"), ("plan", "lumi-13b", "--search")])
 def test_no_line_of_a_table_is_wider_than_the_terminal(columns, words, project: Path):
-    # The first line of a search is a sentence, which a terminal may divide.
+    # The first line from a search is a sentence, which a terminal may divide.
     _, *lines = output_on_terminal(columns, *words).splitlines()
     assert len(lines) > 20
     assert [line for line in lines if width(line) > columns] == []

@@ -18,7 +18,7 @@ LINES = [line for block in BLOCKS for line in block.splitlines()]
 
 @pytest.fixture
 def login_node(tmp_path: Path, monkeypatch) -> None:
-    """Leave only the sbatch and sinfo of a cluster of A100 nodes on the PATH."""
+    """Leave only sbatch and sinfo on the PATH, as on a cluster with A100 nodes."""
     folder = tmp_path / "bin"
     folder.mkdir()
     sample = TESTS / "samples" / "queues" / "slurm-sinfo.txt"

@@ -32,7 +32,7 @@ CHECKS = [
 
 
 class Cells(HTMLParser):
-    """Return the text of each cell of a table."""
+    """Return the text in each table cell."""
 
     def __init__(self, text):
         super().__init__()
@@ -53,7 +53,7 @@ class Cells(HTMLParser):
 
 
 def markdown_cells(line):
-    r"""Return the cells of a row in Markdown; `\|` is a bar inside a cell."""
+    r"""Return the cells in a Markdown row; `\|` is a bar inside a cell."""
     assert line.startswith("| ") and line.endswith(" |"), line
     return re.split(r" \| ", line[2:-2])
 

@@ -1,4 +1,6 @@
-"""The parts around a live picture: the curve, the buttons, and a page's requests while a cell runs."""
+"""The parts around a live picture: the curve, the buttons, and requests from a page while a cell
+runs.
+"""
 
 from __future__ import annotations
 
@@ -83,8 +85,7 @@ def test_buttons_are_for_browsers_and_their_commands_for_all():
 
 
 def test_a_note_is_typed_while_its_cell_runs_and_handed_on_by_its_button(monkeypatch):
-    """Acknowledge each change of a field, because the page waits for that before it sends the
-    next."""
+    """Acknowledge each change to a field, because the page waits for that before it sends the next."""
     answers = []
     noted = []
     idle = SimpleNamespace(
@@ -140,7 +141,7 @@ def test_a_note_is_typed_while_its_cell_runs_and_handed_on_by_its_button(monkeyp
 
 
 def frames(kind: str, content: object) -> list[bytes]:
-    """Return a page's message in the parts that it arrives in."""
+    """Return a message from a page in the parts that it arrives in."""
     parts = [{"msg_type": kind}, {}, {}, content]
     return [
         b"address",

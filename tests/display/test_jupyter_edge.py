@@ -26,10 +26,10 @@ USED_OF_IPYKERNEL = {
     for name in pair
     if name
 }
-"""Attributes of the kernel that we use, and io_thread of its iopub_socket."""
+"""Kernel attributes that we use, and io_thread from its iopub_socket."""
 USED_OF_IPYTHON = ("display_pub", "events", "history_manager", "kernel")
-"""Attributes of the shell used in `records.session`, `display.output_place` and
-`display.jupyter.kernel`."""
+"""Shell attributes used in `records.session`, `display.output_place` and `display.jupyter.kernel`.
+"""
 USED_OF_JUPYTERLAB = (
     *(
         "addWidgetExtension",
@@ -49,7 +49,7 @@ USED_OF_JUPYTERLAB = (
     ),
     *("isDisposed", "onIOPub", "onReply", "onStdin"),
 )
-"""Members of JupyterLab 4's objects that watching.js uses."""
+"""Members that watching.js uses in JupyterLab 4 objects."""
 
 
 def test_ipykernel_7_has_every_attribute_we_use():
@@ -83,8 +83,8 @@ def test_jupyterlab_4_has_every_member_that_our_script_uses():
 
 
 def test_nothing_else_names_the_inside_of_ipykernel():
-    # The other names also have other meanings; for example, a client requests a kernel's
-    # kernel_info.
+    # The other names also have other meanings; for example, a client requests kernel_info from a
+    # kernel.
     inside = USED_OF_IPYKERNEL - {"session", "kernel_info", "get_parent"}
     for path in PACKAGE.rglob("*.py"):
         names = {
@@ -96,7 +96,7 @@ def test_nothing_else_names_the_inside_of_ipykernel():
 
 
 class Stream:
-    """The calls that ipykernel's request socket makes to a ZMQStream."""
+    """The calls that the request socket in ipykernel makes to a ZMQStream."""
 
     def __init__(self) -> None:
         self.io_loop = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""Forecasts of the final loss from the first part of a loss curve."""
+"""The final loss is forecast from the first part of a loss curve."""
 
 import math
 from dataclasses import replace
@@ -47,8 +47,9 @@ def test_the_shipped_coefficients_follow_from_the_curves():
 
 
 def test_recipes_left_out_are_forecast_from_half_their_curve():
-    """Fit without every tenth recipe, and forecast these. docs/forecast.md has the errors of all
-    recipes."""
+    """Fit without every tenth recipe, and forecast these. docs/forecast.md has the errors for all
+    recipes.
+    """
     folders = sorted({curve.folder for curve in CURVES})
     left_out = set(folders[::10])
     coefficients = fit(
@@ -65,9 +66,9 @@ def test_recipes_left_out_are_forecast_from_half_their_curve():
 
 
 def test_pretrainings_of_a_size_left_out_are_forecast_from_half_their_curve():
-    """Forecast OLMo's runs with cosine and WSD schedules.
+    """Forecast the OLMo runs with cosine and WSD schedules.
 
-    If the forecast were based on training runs of the other family, the error would be 0.1 nats.
+    If the forecast were based on training runs from the other family, the error would be 0.1 nats.
     """
     nanogpt, shipped = load_coefficients()
     curves = read_curves(FAMILIES[1].path)

@@ -28,7 +28,7 @@ def blind_ladders() -> dict[str, tuple[Runs, Runs]]:
 
 
 def read_ladders(table: str) -> dict[str, tuple[Runs, Runs]]:
-    """Return the rungs and the run of each ladder. The run is the largest training run."""
+    """Return the rungs and the run for each ladder. The run is the largest training run."""
     series = defaultdict(list)
     for row in read_finished_trainings(TABLES / table):
         series[row.series].append(row)
@@ -41,7 +41,9 @@ def read_ladders(table: str) -> dict[str, tuple[Runs, Runs]]:
 
 
 def rungs(losses: list[float]) -> Runs:
-    """Return rungs with 20 tokens per parameter, each with twice the compute of the previous one."""
+    """Return rungs with 20 tokens per parameter, each with twice as much compute as the previous
+    one.
+    """
     params = 1e6 * np.sqrt(2.0) ** np.arange(len(losses))
     tokens = 20 * params
     return Runs(params, params, tokens, 6 * params * tokens, np.array(losses))

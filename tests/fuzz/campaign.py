@@ -26,8 +26,7 @@ def main() -> None:
         (corpus / str(number)).write_bytes(seed)
 
     def change(data: bytes, max_size: int, seed: int) -> bytes:
-        """Mutate an input: half of the time with libFuzzer, and half of the time by lines and
-        values."""
+        """Mutate an input: half the time with libFuzzer, and half the time by lines and values."""
         if seed % 2:
             return mutate(data, target.words, random.Random(seed))[:max_size]
         return bytes(atheris.Mutate(data, max_size))

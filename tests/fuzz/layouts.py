@@ -1,11 +1,11 @@
-"""Random layouts of tiny models: whether the planner accepts each one, and whether its rehearsal
+"""Random layouts for tiny models: whether the planner accepts each one, and whether its rehearsal
 succeeds.
 
     python tests/fuzz/layouts.py gpu 0 100
 
-prints a line of JSON for each of a hundred layouts. The arguments are the kind of device, the first
-number, and the count. DeepSpeed is rehearsed as if on a CPU, so its layouts are drawn for that kind
-only. The same number always gives the same layout.
+prints a JSON line for each of 100 layouts. The arguments are the device kind, the number of the
+first layout, and how many to try. DeepSpeed is rehearsed as if on a CPU, so its layouts are drawn
+for that kind only. The same number always gives the same layout.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fuzz targets. Each of them reads arbitrary bytes in place of one kind of file.
+"""The fuzz targets. Each one reads arbitrary bytes in place of a certain kind of file.
 
 A clear error or a result is acceptable.
 """
@@ -37,7 +37,7 @@ ERRORS = (RunbookError, TrainingError)
 
 @dataclass
 class Target:
-    """One kind of file: its place, its reader, and valid files to start from."""
+    """A kind of file: where it is, the function that reads it, and valid files to start from."""
 
     name: str
     path: Path
@@ -47,7 +47,7 @@ class Target:
     folder: Path = Path()
 
     def look(self, content: bytes) -> str:
-        """Read the file. Return `read`, or the text of an expected error.
+        """Read the file. Return `read`, or the text if an expected error is raised.
 
         Any other exception is raised unchanged.
         """
@@ -156,7 +156,7 @@ def indexes(folder: Path) -> Target:
 
 
 def manifests(folder: Path) -> Target:
-    """Return the JSON files of token files, a run, a checkpoint, the trainer's plan, and a job."""
+    """Return the JSON files for token files, a run, a checkpoint, the trainer's plan, and a job."""
     folder.mkdir(parents=True)
     prefix = folder / "corpus_text_document"
     path = folder / "one.json"

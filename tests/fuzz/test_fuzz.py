@@ -19,7 +19,7 @@ from targets import MAKERS, mutate
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "400"))
 LONG = INPUTS > 1000
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
-"""Seed of the inputs. It is fixed, so that a new failure is caused by a change of the code. 0 draws
+"""Seed for the inputs. It is fixed, so that a new failure is caused by a code change. 0 draws
 new inputs each time, to search for more failures."""
 SECONDS_FOR_ONE = 60
 """Only a hang takes this long, even on a busy machine."""

@@ -1,6 +1,6 @@
 """A layout that the plan accepts can be rehearsed, and one that it rejects cannot.
 
-Layouts are random, but the same each time. `make drills` sets FUZZ_LAYOUTS=100, the number of each
+Layouts are random, but the same each time. `make drills` sets FUZZ_LAYOUTS=100, the number for each
 kind.
 """
 

@@ -1,10 +1,10 @@
 """Stands in for PBS on the PATH: qsub, qstat, qselect and qdel for a queue with one host, written
-for these tests. No package provides PBS. This is not PBS. It answers our adapter's questions as
-OpenPBS 23.06.06 did (captured on 2026-11-22; see the README of the samples), and runs jobs as plain
+for these tests. No package provides PBS. This is not PBS. It answers our adapter as OpenPBS
+23.06.06 did (captured on 2026-11-22; see the README for the samples), and runs jobs as plain
 processes, so that scripts and mpiexec really run. Everything is in the folder PBS_STAND_IN. In it,
-the file `down` makes the server unreachable, `lost` loses one answer of qsub, and `history` makes
+the file `down` makes the server unreachable, `lost` loses one answer from qsub, and `history` makes
 the server remember finished jobs, which PBS does not do by default. `walltime-over` ends the
-walltime of every job at once."""
+walltime for every job at once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def save(job: dict) -> None:
 
 
 def change(number: str, changes: dict) -> None:
-    """Change some fields of a job, which another program of this stand-in may be changing too."""
+    """Change some fields in a job, which another program in this stand-in may be changing too."""
     with (HOME / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         save(load(number) | changes)
@@ -170,7 +170,7 @@ def run(number: str) -> None:
         for name in ("out", "err"):
             (final / name).write_bytes((place / name).read_bytes())
     substate = load(number)["substate"] or (FAILED if is_late or any(codes) else FINISHED)
-    # An array's exit status is that of its last element, and jobs that wait for afterok start
+    # The exit status for an array comes from its last element, and jobs that wait for afterok start
     # because of it.
     status = -29 if is_late else codes[-1]
     change(number, {"state": "F", "status": status, "substate": substate})

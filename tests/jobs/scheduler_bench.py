@@ -29,8 +29,9 @@ CLOCK_THAT_JUMPS = (
     "read_clock() { machine_read_clock; "
     "if [[ -e hour-is-over ]]; then now=$((now + 3600)); fi; }"
 )
-"""A set-up command that sets the script's clock forward by an hour once the file `hour-is-over`
-exists."""
+"""A set-up command that sets the clock in the script forward by an hour once the file
+`hour-is-over` exists.
+"""
 WAIT_FOR_GO = "while not os.path.exists('go'): time.sleep(0.02)"
 """A rank waits until the test calls `Bench.let_ranks_go`."""
 IGNORE_TERM = (
@@ -104,11 +105,11 @@ class Bench:
         return folder
 
     def let_ranks_go(self) -> None:
-        """End the wait of ranks that run WAIT_FOR_GO."""
+        """Let ranks that run WAIT_FOR_GO continue."""
         (self.run_folder / "go").touch()
 
     def wait(self, folder: JobFolder, seconds: float = 300):
-        """Return the final status of a job."""
+        """Wait for a job to end, and return its final status."""
         assert processes.wait_until(lambda: self.scheduler.state(folder).final, seconds), (
             folder.err.read_text()
         )
@@ -121,7 +122,7 @@ class Bench:
         ]
 
     def script_pid(self, folder: JobFolder) -> int:
-        """Return the process of job.sh."""
+        """Return the process that runs job.sh."""
         return job_folder.read_started(folder).identity.pid
 
     def close(self) -> list[int]:

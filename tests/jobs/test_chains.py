@@ -123,7 +123,9 @@ def test_a_folder_is_pending_while_the_next_job_of_its_chain_will_train(
 
 
 def test_a_job_that_takes_over_is_no_end_of_the_chain(queue, scheduler, folder):
-    """A job moves the decision aside before it moves the previous job's start record (chain.sh.j2)."""
+    """A job moves the decision aside before it moves the start record from the previous job
+    (chain.sh.j2).
+    """
     began(folder, 12)
     ended(folder, 137, "go on")
     folder.decision.rename(folder.path / "decision.slurm-12")
@@ -151,8 +153,9 @@ def test_a_job_that_has_taken_over_while_it_was_asked_for_counts(queue, schedule
 
 
 def test_a_queue_that_does_not_answer_is_no_end_of_the_chain(queue, scheduler, folder, monkeypatch):
-    """A watcher that mistook the silence for the end of the chain would start a second one in the
-    same folders."""
+    """A watcher that took the silence to mean that the chain has ended would start a second one in
+    the same folders.
+    """
     began(folder, 12)
     ended(folder, 75, "go on")
 

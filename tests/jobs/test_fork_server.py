@@ -1,5 +1,6 @@
-"""The end of a fork server: a client that requests a rank while the owner ends, or later, still
-gets one."""
+"""How a fork server ends: a client that requests a rank while the owner ends, or later, still gets
+one.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ ENDED_WELL = '{"code": 0}\n'
 
 
 class Server:
-    """A fork server without torch, and its owner's connection."""
+    """A fork server without torch, and the connection to its owner."""
 
     def __init__(self, trainer: WarmTrainer) -> None:
         self.path = trainer.socket_path

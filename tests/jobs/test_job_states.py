@@ -1,5 +1,6 @@
-"""The state of a job whose process cannot be queried: after a reboot, on another host, with odd
-clocks or broken files."""
+"""Job states when the process cannot be queried: after a reboot, on another host, with odd clocks
+or broken files.
+"""
 
 import json
 import os
@@ -112,7 +113,7 @@ def test_a_later_process_of_the_same_number_is_not_the_job(job):
     ],
 )
 def test_an_exit_code_counts_more_than_everything_else(code, state, job):
-    # The clock of files may be a few milliseconds behind.
+    # The clock for file times may be a few milliseconds behind.
     before = time.time() - 1
     status = job.started(boot_id=OTHER_BOOT).exit_code(code, "why").status
     assert (status.state, status.exit_code, status.reason) == (state, code, "why")
@@ -122,7 +123,7 @@ def test_an_exit_code_counts_more_than_everything_else(code, state, job):
 
 @pytest.mark.parametrize("is_copied", [True, False])
 def test_a_copied_job_ended_when_it_did_and_not_when_it_was_copied(is_copied, job):
-    """A copy has new modification times: a job of half a minute was shown with nine minutes."""
+    """A copy has new modification times: a job that took half a minute was shown with nine minutes."""
     job.started(boot_id=OTHER_BOOT).exit_code(0)
     job.folder.heartbeat.write_text(f"1030 1 {OTHER_BOOT}\n")
     os.utime(job.folder.exit_code, (2000, 2000))

@@ -161,7 +161,7 @@ def test_the_same_kill_on_this_machine_ends_alike(bench):
     [
         ({"exit_code": "1", "signal": "9"}, 9),
         ({"exit_code": "1", "signal": "9", "rank-0": "1"}, 9),
-        # Jobs of older versions did not write a file `signal`.
+        # Jobs from older versions did not write a file `signal`.
         ({"exit_code": "1", "rank-0": "137"}, 9),
         ({"exit_code": "137"}, 9),
         ({"exit_code": "1", "rank-0": "1"}, None),

@@ -61,7 +61,7 @@ def test_a_job_outlives_its_submitter_and_is_attached_to_by_another(bench):
     assert seen[0].reason.startswith(f"process {bench.script_pid(folder)} on ")
     last = seen[-1]
     assert (last.state, last.exit_code, last.reason) == (JobState.DONE, 0, "finished")
-    # The script's clock has whole seconds, and a file's time may lag by one tick.
+    # The clock in the script has whole seconds, and file times may lag by one tick.
     assert began - 1 < last.started < last.ended < time.time() + 1
     assert heartbeat_age(folder) <= time.time() - began + 1
     assert sorted(folder.out.read_text().splitlines()) == ["rank 0", "rank 1"]
@@ -140,7 +140,7 @@ def test_the_peers_of_a_dead_rank_do_not_outlive_it(bench, monkeypatch):
     folder = bench.submit(IGNORE_TERM)
     rank_1 = processes.ranks(bench.script_pid(folder), bench.scheduler.state(folder).job_id)[1]
     rank_1.kill()
-    status = bench.wait(folder, 300)  # every other limit of this bench is 600 s
+    status = bench.wait(folder, 300)  # every other limit in this bench is 600 s
     assert status.state is JobState.FAILED
     assert status.reason == "".join(
         [
@@ -242,7 +242,7 @@ def test_a_killed_script_is_lost_and_what_it_left_is_found_and_ended(bench):
     assert status.exit_code is None
     vanished = JobMessage.PROCESS_VANISHED.fill(pid=bench.script_pid(folder))
     two_left = vanished + JobMessage.PROCESSES_LEFT.fill(num_running=2)
-    # The mv process of the last heartbeat may also be left for a moment.
+    # The mv process from the last heartbeat may also be left for a moment.
     assert processes.wait_until(lambda: bench.scheduler.state(folder).reason == two_left, 60)
     with refuses(JobError, JobMessage.FOLDER_HOLDS_JOB, state="lost"):
         bench.scheduler.submit(folder)
@@ -256,7 +256,7 @@ def test_the_next_job_of_a_phase_ends_what_a_lost_one_left(bench, monkeypatch):
     assert len(bench.pids(folder)) >= 2
     bench.wait(bench.submit("", ranks=1, name="04-training-2"))
     assert bench.pids(folder) == []
-    # Its state is still known, without searching the machine's processes again.
+    # The job state is still known, without searching the processes on this machine again.
     assert folder.nothing_left.exists()
     with monkeypatch.context() as patched:
         patched.delattr(processes, "process_tree")
@@ -277,7 +277,7 @@ def test_the_next_job_of_a_phase_ends_what_a_lost_one_left(bench, monkeypatch):
     ],
 )
 def test_the_walltime_ends_a_job(lines, grace_seconds, exit_code, reason, bench, monkeypatch):
-    """The clock of this job's script jumps forward an hour as soon as the ranks are ready."""
+    """The clock in the job script jumps forward an hour as soon as the ranks are ready."""
     monkeypatch.setattr("runbook.jobs.render.training_job.LOCAL_GRACE_SECONDS", grace_seconds)
     folder = bench.submit(lines, walltime=3600, setup=[CLOCK_THAT_JUMPS])
     (bench.run_folder / "hour-is-over").touch()

@@ -71,7 +71,7 @@ WORDS = (
 
 @pytest.fixture
 def pbs(tmp_path, monkeypatch) -> QueueScheduler:
-    """Return the adapter, with the stand-in's programs on our PATH."""
+    """Return the adapter, with the stand-in programs on our PATH."""
     home = tmp_path / "stand-in"
     home.mkdir()
     for name in ("qsub", "qstat", "qselect", "qdel"):

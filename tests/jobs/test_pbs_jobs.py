@@ -62,7 +62,7 @@ def pbs(request, tmp_path, monkeypatch) -> QueueScheduler:
 
 @pytest.fixture
 def settings() -> Settings:
-    """Return the settings of Polaris's run on a site with only this machine's programs."""
+    """Return settings for the Polaris run on a site that has only the programs on this machine."""
     words = ["jobs.account=project", "jobs.stage=/stage", "jobs.data.partition=debug"]
     own = load("polaris-25b", set_words=words, project=PROJECT)
     directives = {"place": "scatter"}
@@ -89,9 +89,9 @@ def task(
 
 @contextmanager
 def paused_script(stand_in: Path) -> Iterator[None]:
-    """Stop the script of the only job, so that it writes no heartbeat."""
+    """Stop the script in the only job, so that it writes no heartbeat."""
     (job,) = stand_in.glob("*.json")
-    # The script's own files may be there before the server has recorded its process.
+    # The files that the script writes may be there before the server has recorded its process.
     assert processes.wait_until(lambda: bool(json.loads(job.read_text())["pids"]), 60)
     (script,) = json.loads(job.read_text())["pids"]
     os.killpg(script, signal.SIGSTOP)
@@ -233,9 +233,9 @@ def test_what_a_failed_array_holds_back_was_deleted_before_it_ran(pbs, tmp_path,
 def test_a_failed_element_before_the_last_fails_the_array_and_what_waits_for_it(
     pbs, tmp_path, settings
 ):
-    """For the array, PBS reports only the exit status of the last element, 0.
+    """For the array, PBS reports only the exit status from the last element, 0.
 
-    It therefore starts jobs that depend on the array's success (afterok).
+    It therefore starts jobs that need the array to succeed (afterok).
     """
     bad = task(
         tmp_path / "c run",
@@ -323,8 +323,8 @@ def test_a_job_that_is_deleted_is_no_timeout(pbs, tmp_path, settings):
         walltime=60,
     )
     pbs.submit(folder)
-    # The job writes its first heartbeat before its program starts, so wait for the program's own
-    # output. TERM ends a program without a trap with exit code 143, which means stopped.
+    # The job writes its first heartbeat before its program starts, so wait for output from the
+    # program. TERM ends a program without a trap with exit code 143, which means stopped.
     assert processes.wait_until(
         lambda: folder.out.exists() and "trapped" in folder.out.read_text(), 60
     )

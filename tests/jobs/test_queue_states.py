@@ -1,4 +1,4 @@
-"""The state of a queued job, from its files and from the queue's answer, if there is one."""
+"""The state of a queued job, according to its files and to the queue, if that answers."""
 
 import json
 import os
@@ -119,7 +119,7 @@ def test_a_job_that_gives_signs_of_life_runs_and_the_queue_is_not_asked(schedule
             said(JobState.DONE, "COMPLETED"),
             60,
             JobState.RUNNING,
-        ),  # the job's own files may still arrive
+        ),  # files from the job may still arrive
         (said(JobState.DONE, "COMPLETED"), 600, JobState.DONE),
         (said(JobState.FAILED, exit_code=1), 60, JobState.FAILED),
         (said(JobState.FAILED, exit_code=75), 60, JobState.STOPPED),
@@ -163,7 +163,7 @@ def test_an_exit_code_is_believed_before_the_queue_but_for_a_job_that_waits_agai
         assert scheduler.state(folder).state is JobState.STOPPED
     queue.answer = said(
         JobState.RUNNING, "COMPLETING"
-    )  # as in the time between the loss of a node and the job's return to the queue
+    )  # as after a node is lost, before the job is back in the queue
     assert not scheduler.state(folder).final
     os.utime(folder.exit_code, (time.time() - 700, time.time() - 700))
     assert (
@@ -185,7 +185,7 @@ def test_an_exit_code_is_believed_before_the_queue_but_for_a_job_that_waits_agai
     [
         (10, SILENT, JobState.RUNNING),  # a heartbeat within the last 20 s is enough
         (30, SILENT, JobState.UNKNOWN),
-        (100, None, JobState.UNKNOWN),  # files of the last 120 s may not have arrived yet
+        (100, None, JobState.UNKNOWN),  # files from the last 120 s may not have arrived yet
         (140, None, JobState.LOST),
     ],
 )

@@ -1,5 +1,6 @@
-"""Parsers for the output of queues: captured texts of Slurm, and texts in PBS's format; see
-tests/samples/queues/README.md."""
+"""Parsers for queue output: texts captured from Slurm, and texts in the PBS format; see
+tests/samples/queues/README.md.
+"""
 
 from pathlib import Path
 
@@ -154,8 +155,9 @@ def test_qstat_of_queues():
 
 
 def test_qstat_of_queues_of_openpbs_23_06():
-    """Read several queues, one of which was never enabled. Its output lacks a line that the others
-    have."""
+    """Read several queues, including one that was never enabled. Its output lacks a line that the
+    others have.
+    """
     queues = {
         queue.name: queue
         for queue in pbs.Pbs().parse_limits(sample("openpbs-23.06.06-qstat-queues.txt"))

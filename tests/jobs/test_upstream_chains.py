@@ -80,8 +80,9 @@ class UpstreamChain:
         self.folder.chain.write_text("slurm-12\nslurm-13\nslurm-14\nslurm-15\n")
 
     def run_job(self, number: int, loads: bool = True, lost: str = "") -> str:
-        """Run one job of the chain to completion. Return the standard error of the chain's jobs so
-        far."""
+        """Run one job in the chain to completion. Return the standard error from all its jobs so
+        far.
+        """
         environment = {
             **self.environment,
             "SLURM_JOB_ID": str(number),
@@ -94,7 +95,7 @@ class UpstreamChain:
         return self.folder.err.read_text()
 
     def decision(self) -> list[str]:
-        """Return the lines of the newest decision."""
+        """Return the lines in the newest decision."""
         return self.folder.decision.read_text().splitlines()
 
 

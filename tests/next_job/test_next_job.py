@@ -1,5 +1,6 @@
-"""The decision that a job makes about itself, from its logs and the run's files, with only the
-standard library."""
+"""The decision that a job makes about itself, from its logs and the files in the run, with only the
+standard library.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +39,18 @@ class Run:
         self.attempts = 0
 
     def event(self, event: str, **facts: object) -> None:
-        """Add a line to the run's events."""
+        """Add a line to the events in the run."""
         line = {"event": event, "phase": "04-training", **facts}
         with (self.folder / "events.jsonl").open("a") as stream:
             stream.write(json.dumps(line) + "\n")
 
     def begin(self, place: str = "slurm-1", saved: int = 0) -> None:
-        """Begin an attempt in one of the queue's allocations."""
+        """Begin an attempt in an allocation from the queue."""
         self.attempts += 1
         self.event("attempt_began", job="04-training", id=place, saved=saved)
 
     def make_steps(self, first: int, last: int) -> None:
-        """Record the steps of the attempt, as the trainer reports them."""
+        """Record steps in this attempt, as the trainer reports them."""
         self.event("started", from_iteration=first - 1, segment=self.attempts)
         with (self.folder / "metrics.jsonl").open("a") as stream:
             for iteration in range(first, last + 1):
@@ -57,12 +58,12 @@ class Run:
                 stream.write(json.dumps(row) + "\n")
 
     def write_log(self, text: str) -> None:
-        """Write to the job log, after the line that marks the attempt's start."""
+        """Write to the job log, after the line that marks the start of the attempt."""
         with (self.job / "err").open("a") as stream:
             stream.write(f"runbook: attempt {self.attempts} of slurm-1 begins\n{text}")
 
     def end(self, code: str = FAILED, signal: str = "", *options: str) -> list[str]:
-        """End the attempt. Return the lines of the decision."""
+        """End the attempt. Return the lines in the decision."""
         fixed = ("--run=r", "--phase=04-training", "--restarts=3", "--reason=rank 0 failed")
         places = [
             f"--job={self.job}",
@@ -140,7 +141,7 @@ def test_a_script_without_its_program_ends_for_a_missing_file(run):
 
 
 def read_decision(run):
-    """Return the run's newest event that names a failure."""
+    """Return the newest event in the run that names a failure."""
     events = [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]
     return next(event for event in reversed(events) if "failure" in event)
 

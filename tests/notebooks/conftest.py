@@ -1,4 +1,4 @@
-"""One toy project and one undisturbed run for all tests of the notebooks."""
+"""One toy project and one undisturbed run for all notebook tests."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def campaign(toy: Toy, tmp_path_factory) -> SimpleNamespace:
 
 @pytest.fixture(scope="session")
 def samples_of_masters() -> Path:
-    """Return the master notebooks of the repository."""
+    """Return the master notebooks in the repository."""
     return Path(__file__).parents[2] / "notebooks"

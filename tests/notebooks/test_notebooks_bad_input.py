@@ -1,4 +1,4 @@
-"""Unreadable text and a full disk: a clear error, a record of the error, and no loss of data."""
+"""Unreadable text and a full disk lead to a clear error, which is recorded, and no data is lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_UTF8 = b'{"text": "caf\xe9"}\n'
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    """Write a folder of text with good records, an empty record, and one that is not UTF-8."""
+    """Write a text folder with good records, an empty record, and one that is not UTF-8."""
     folder = tmp_path / "text"
     folder.mkdir()
     (folder / "a.jsonl").write_bytes(GOOD + EMPTY + NOT_UTF8 + GOOD)
@@ -73,7 +73,7 @@ def test_text_that_is_not_utf_8_stops_the_phase_and_is_left_out_where_asked(
 def test_a_file_that_cannot_be_written_whole_is_told_and_the_next_run_goes_on(
     toy: Toy, campaign, tmp_path
 ):
-    """Limit the size of files to 3 MB, to imitate a full disk. The corpus's tokens take 6.7 MB."""
+    """Limit file sizes to 3 MB, to imitate a full disk. The corpus tokens take 6.7 MB."""
     runs = tmp_path / "runs"
     command = f"ulimit -f 3000; exec {BIN}/runbook run local --from data --to data --runs {runs}"
     full = toy.call("bash", "-c", command)

@@ -260,7 +260,7 @@ def test_verify_finds_nothing_and_then_one_flipped_byte(campaign, toy: Toy):
 
 
 def findings_of(toy: Toy, campaign) -> list[Finding]:
-    """Return the findings of `runbook verify`, which must fail."""
+    """Run `runbook verify`, which must fail, and return its findings."""
     ended = toy.call("runbook", "verify", "local", "--runs", campaign.runs, "--json")
     assert ended.code == 1, ended
     return [Finding(**finding) for finding in json.loads(ended.text)["findings"]]
@@ -371,8 +371,9 @@ def test_the_two_runs_are_told_apart_by_status(campaign, toy: Toy):
 
 
 class _ReaderText(HTMLParser):
-    """Return a page's text as people read it, without code, pictures and scripts, and with a
-    separator between table cells."""
+    """Return the text on a page as people read it, without code, pictures and scripts, and with a
+    separator between table cells.
+    """
 
     def __init__(self, page: str) -> None:
         super().__init__()

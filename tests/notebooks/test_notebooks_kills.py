@@ -67,7 +67,7 @@ class Campaign:
         return json_of(path)["started"] if path.exists() else ""
 
     def without_its_kernel(self, phase: str) -> Ended:
-        """Kill the kernel of one phase. The command must report it."""
+        """Kill the kernel in one phase. The command must report it."""
         before = self.started(phase)
         process = self.start()
         wait_until(lambda: self.opened_anew(phase, before), 400, f"{phase} is opened")
@@ -110,7 +110,7 @@ class Campaign:
         return cancel, Ended(process.returncode, text, 0)
 
     def with_a_foreign_checkpoint(self) -> tuple[Ended, bool]:
-        """Put the smoke test's checkpoint where the training's belongs.
+        """Put the smoke test checkpoint where the training checkpoint belongs.
 
         Return whether it was left unchanged.
         """

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.notebooks, pytest.mark.rotate(3, turn=0)]
 
 
 class Hand:
-    """A person who runs the cells of a notebook one after another and reads the output."""
+    """A person who runs the cells in a notebook one after another and reads the output."""
 
     def __init__(self, toy: Toy, runs: Path, phase: str) -> None:
         notebook = nbformat.read(toy.root / "notebooks" / f"{phase}.ipynb", as_version=4)
@@ -35,7 +35,7 @@ class Hand:
         self.failed: dict[str, str] = {}
 
     def run(self, *names: str) -> str:
-        """Run these cells. Return the output of the last cell."""
+        """Run these cells. Return the output from the last cell."""
         for name in names:
             told: list[str] = []
 
@@ -160,7 +160,7 @@ def test_a_cell_that_is_run_again_does_nothing_twice(by_hand):
 
 
 def all_done(text: str) -> bool:
-    """Return whether a cell shows that all iterations of the smoke test are done."""
+    """Return whether a cell shows that all iterations in the smoke test are done."""
     return says(text, DisplayMessage.AMOUNT_DONE, done=8, total=8, unit=" iterations", percent=100)
 
 

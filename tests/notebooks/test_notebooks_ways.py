@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.notebooks, pytest.mark.rotate(3, turn=2)]
 
 PHASES = ("00-plan", "01-environment", "02-data")
 TIMES = {"started", "ended", "seconds", "finished", "made", "rates", "speed", "answers", "mtime_ns"}
-"""Keys whose values are times, durations or speeds; `answers` are each node's own measurements."""
+"""Keys with times, durations or speeds; `answers` are what each node measured."""
 MEASURED = ("disk", "memory")
 """Checks whose value depends on what was free on the machine at that moment."""
 
@@ -63,7 +63,7 @@ def twins(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def ways(toy: Toy, tmp_path_factory) -> dict[str, tuple[Path, list[Ended]]]:
-    """Return the run folder and the exit codes of each way to run. Two of them run at a time, for
+    """Return the run folder and the exit codes for each way to run. Two of them run at a time, for
     two cores."""
     root = tmp_path_factory.mktemp("ways")
 

@@ -82,8 +82,9 @@ pair:  # another shape than the training's
   source: the tests
 """
 SECRET = "pass-Ab3dAb3dAb3dAb3d"
-"""The text's source and a step of the set-up need it. The project's files contain only its
-variable's name."""
+"""The text source and a set-up step need it. Files in the project contain only the name of its
+variable.
+"""
 LOG_IN = """
 preparation:
   - title: log in
@@ -126,14 +127,14 @@ class Toy:
         return path
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Return our environment without the variables of another run, and with the mark."""
+        """Return our environment without the variables from another run, and with the mark."""
         own = {name: value for name, value in os.environ.items() if not name.startswith("RUNBOOK_")}
         return own | {MARK: self.mark, "TOY_SECRET": SECRET} | more
 
     def start(
         self, *words: object, cwd: Path | None = None, **environment: str
     ) -> subprocess.Popen[str]:
-        """Start a program of the virtual environment, or bash. Its output and errors are read as
+        """Start a program from the virtual environment, or bash. Its output and errors are read as
         one stream.
         """
         program, *rest = map(str, words)
@@ -211,7 +212,7 @@ def json_of(path: Path) -> Any:
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a JSON-lines file, or none if there is no file yet."""
+    """Return the rows in a JSON-lines file, or no rows if there is no file yet."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -238,7 +239,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 class Listener:
-    """Read every process's command line repeatedly, as any user of the machine can."""
+    """Read the command lines of all processes repeatedly, as any user on the machine can."""
 
     def __init__(self, word: str) -> None:
         self.word, self.heard, self.looks = word.encode(), set[bytes](), 0

@@ -24,7 +24,7 @@ MODULE = "ANSWER = 42\n"
 
 
 def make_environment(folder: Path) -> Path:
-    """Create a virtual environment of this Python, with a module `answers` and a script."""
+    """Create a virtual environment for this Python, with a module `answers` and a script."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     packages = next((folder / "lib").glob("python3*/site-packages"))
     (packages / "answers.py").write_text(MODULE)
@@ -35,7 +35,7 @@ def make_environment(folder: Path) -> Path:
 
 
 def make_package(folder: Path) -> Path:
-    """Create the folder of a clone, with a package `runbook` in it."""
+    """Create a folder like a clone, with a package `runbook` in it."""
     (folder / "runbook").mkdir(parents=True)
     (folder / "runbook" / "__init__.py").write_text("")
     return folder
@@ -59,7 +59,7 @@ def in_use(copy):
 
 
 class Packed:
-    """An environment, its archive, and a node's disk."""
+    """An environment, its archive, and the disk in a node."""
 
     def __init__(self, root: Path, compression: str = "none") -> None:
         self.root = root

@@ -47,7 +47,7 @@ def write_trainer(packed: Packed) -> None:
 
 
 class CopiedJob:
-    """A job of two ranks in a separate folder."""
+    """A job with two ranks in a separate folder."""
 
     def __init__(self, packed: Packed, **jobs: object) -> None:
         model = Model(label="tiny", layers=4, hidden=128, heads=4, source="test")
@@ -99,7 +99,7 @@ class CopiedJob:
 
 
 def run_python(job: CopiedJob, *words: str, **environment: str) -> subprocess.CompletedProcess:
-    """Start Python as a rank of a job does."""
+    """Start Python as a rank in a job does."""
     return subprocess.run(
         ["bash", str(job.folder.path / "python.sh"), *words],
         env={**os.environ, "RUNBOOK_JOB_FOLDER": str(job.folder.path), **environment},
@@ -201,7 +201,7 @@ def test_the_answer_of_the_node_is_kept_with_the_job(ready):
 
 
 def test_ranks_run_the_interpreter_that_was_packed(packed):
-    """The environment's bin/ may have a python3 of another version next to its python3.X."""
+    """bin/ in the environment may have a python3 with another version next to python3.X."""
     other = packed.environment / "bin" / "python3"
     other.unlink()
     other.write_text("#!/bin/sh\necho another version\n")

@@ -72,7 +72,9 @@ def test_python_runs_from_the_copy_alone(compression, request):
 
 
 def test_the_installation_is_found_in_the_copy_too(tmp_path):
-    """Pack the environment completely, with the standard library of the Python that runs this test."""
+    """Pack the environment completely, with the standard library from the Python that runs this
+    test.
+    """
     environment = make_environment(tmp_path / "venv")
     interpreter = ask(environment / "bin" / "python")
     if interpreter.base_is_on_nodes:
@@ -161,7 +163,7 @@ def test_a_copy_of_another_archive_is_made_again(packed):
 
 @pytest.fixture(autouse=True)
 def notes_in_memory(tmp_path, monkeypatch):
-    """Use a folder of the test in place of the machine's memory."""
+    """Use a folder in the test in place of the memory file system."""
     folder = tmp_path / "memory"
     folder.mkdir()
     monkeypatch.setattr(node_copy, "MEMORY_FOLDER", str(folder))
@@ -228,7 +230,7 @@ def test_files_are_room_too(packed, monkeypatch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
 def test_a_disk_that_fills_meanwhile_leaves_nothing(packed, tmp_path, monkeypatch):
-    """Unpack on a real file system of 256 KiB, while the manifest asks for only one byte.
+    """Unpack on a real file system with 256 KiB, while the manifest asks for only one byte.
 
     Temporary files go to the same file system.
     """
@@ -279,7 +281,7 @@ def test_a_folder_of_the_wrong_kind_is_named(packed, monkeypatch, kind, options,
 
 
 def test_a_link_that_somebody_else_may_turn_is_not_followed(packed, tmp_path):
-    """Anybody can create a link in /tmp with the name of this user's folder."""
+    """Anybody can create a link in /tmp that is named like the folder for this user."""
     target = tmp_path / "elsewhere"
     target.mkdir()
     copies_folder(str(packed.disk)).symlink_to(target)
@@ -313,7 +315,7 @@ def test_what_failed_is_not_tried_by_each_rank_again(packed, monkeypatch):
 
 @pytest.fixture
 def comparisons(monkeypatch):
-    """Records every comparison of the shared environment with what was packed."""
+    """Records each time the shared environment is compared with what was packed."""
     monkeypatch.setenv("RUNBOOK_JOB", "slurm-7")
     seen = []
     compare = node_copy.shared_is_unchanged

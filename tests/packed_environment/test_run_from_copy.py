@@ -1,4 +1,4 @@
-"""A real training run on this machine from a copy of its environment."""
+"""A real training run on this machine, from a copied environment."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WORDS = ("site=cold", "training.iterations=6", "training.rehearsal_waived_by=the
 
 
 class LocalRun:
-    """A run of the drills' project, launched here."""
+    """A run in the project for drills, launched here."""
 
     def __init__(self, root: Path, name: str, *words: str) -> None:
         settings = params.load("drill", set_words=[*WORDS, *words, f"as={name}"], project=root)

@@ -13,7 +13,9 @@ PROJECT = Path(__file__).parents[2]
 
 
 def make_thin_environment(folder: Path) -> Path:
-    """Return the interpreter of a virtual environment that reads torch from this Python's packages."""
+    """Create a virtual environment that reads torch from the packages of this Python. Return its
+    interpreter.
+    """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     packages = next((folder / "lib").glob("python3*/site-packages"))
     lines = [sysconfig.get_path("purelib"), str(PROJECT)]

@@ -24,7 +24,7 @@ from runbook.params.project import find_run_file
 
 
 def refused(project: Path, text_or_name: str, words=(), write=None) -> ParamsError:
-    """Return the error of a run that cannot be used."""
+    """Load a run that cannot be used, and return the error."""
     name = write(text_or_name) if write else text_or_name
     with pytest.raises(ParamsError) as error:
         load(name, project=project, set_words=list(words))
@@ -33,7 +33,7 @@ def refused(project: Path, text_or_name: str, words=(), write=None) -> ParamsErr
 
 
 def told(project: Path, text_or_name: str, words=(), write=None) -> str:
-    """Return the text of the error of a run that cannot be used."""
+    """Load a run that cannot be used, and return the error text."""
     return str(refused(project, text_or_name, words, write))
 
 
@@ -77,7 +77,7 @@ def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
         ),
     )
     for problem, rule in zip(error.problems, rules, strict=True):
-        # The texts about ranges and types are pydantic's.
+        # The texts about ranges and types come from pydantic.
         assert rule is None or has_rule(problem, rule.message, **rule.values), problem
     assert is_value(error.problems[4].rule, containing("greater", 0))
     assert is_value(error.problems[6].rule, containing("integer", "fractional"))
@@ -260,7 +260,7 @@ def test_wrong_names_of_runs_and_variants_list_the_nearest(project: Path, monkey
     monkeypatch.chdir(project)
     for word in (other_file, f"./{other_file}"):
         assert_about(refused(project, word), ParamsMessage.NOT_A_RUN_FILE, word=word)
-    # `runbook run toy-1.3b >toy-1.3b` creates a file with the name of the run.
+    # `runbook run toy-1.3b >toy-1.3b` creates a file that is named like the run.
     (project / "params/toy-1.3b.yaml").write_text("run: toy")
     (project / "toy-1.3b").touch()
     run_file = find_run_file("toy-1.3b", project)
@@ -384,7 +384,7 @@ def test_a_site_file_in_place_of_a_run_file_is_named(project: Path):
 
 @pytest.mark.parametrize("written", ["toy", "größe 1"])
 def test_a_file_whose_name_cannot_name_a_run_is_told_a_name_that_can(project: Path, written):
-    """Without that, one message asked for the file's name, and the next one refused it."""
+    """Before this, one message asked for the name of the file, and the next one refused it."""
     text = (project / "params/toy.yaml").read_text()
     file = project / "params/größe 1.yaml"
     file.write_text(text.replace("run: toy", f"run: {written}"))

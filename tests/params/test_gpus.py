@@ -1,4 +1,4 @@
-"""The site local-gpu on machines with GPUs, as shown by stubs of nvidia-smi and rocm-smi; the site
+"""The site local-gpu on machines with GPUs, as shown by stubs for nvidia-smi and rocm-smi; the site
 local on the same machines.
 """
 

@@ -47,7 +47,7 @@ BILLIONS = {
     "30b": 29.98,
     "52b": 51.97,
     "7.5b": 7.47,
-    "llama_7b": 6.89,  # 6.74 with LLaMA's own vocabulary of 32,000 tokens
+    "llama_7b": 6.89,  # 6.74 with the LLaMA vocabulary of 32,000 tokens
 }
 
 

@@ -1,4 +1,4 @@
-"""The same values result in the same run, however a notebook's parameters cell was filled in."""
+"""The same values result in the same run, however the parameters cell in a notebook was filled in."""
 
 import json
 import shlex
@@ -22,7 +22,7 @@ from runbook.params.secrets import mask
 
 
 def cell(**given):
-    """Return the parameters cell's names after papermill has injected `given`."""
+    """Return the names in the parameters cell after papermill has injected `given`."""
     return {**PARAMETERS, **given}
 
 
@@ -50,7 +50,7 @@ def equal(one, other):
 
 @pytest.fixture
 def samples_of_masters() -> list[Path]:
-    """Return the master notebooks of the repository."""
+    """Return the master notebooks in the repository."""
     return sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
 
@@ -99,7 +99,7 @@ def test_what_is_given_in_the_notebook_wins_over_the_file(project: Path):
     )
     assert (settings.site.site, settings.model.label) == ("big", "13B")
     assert (settings.run.training.iterations, settings.run.training.tokens) == (10, 0)
-    assert settings.run.training.learning_rate == 3e-4  # papermill's -y leaves it as text
+    assert settings.run.training.learning_rate == 3e-4  # papermill -y leaves it as text
     origin = Origin("notebook", "notebook model", "13b")
     assert settings.parameters()["model"]["origin"] == str(origin)
 
@@ -119,7 +119,7 @@ def test_a_file_with_one_section_replaced_by_hand(project: Path):
     assert settings.run.training.iterations == 7
     assert (
         settings.run.training.global_batch == 64
-    )  # the file's own value, because the rest of the section is unchanged
+    )  # the value in the file, because the rest of the section is unchanged
     assert settings.origins["parallel.tensor"][-1].layer == "run file"
 
 

@@ -1,4 +1,4 @@
-"""training.shape: the variables NUM_LAYERS, HIDDEN_SIZE, NUM_ATTENTION_HEADS of the documents, for
+"""training.shape: what NUM_LAYERS, HIDDEN_SIZE and NUM_ATTENTION_HEADS set in the documents, for
 any model.
 """
 

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.notebooks
 
 @pytest.fixture
 def execute(project: Path, monkeypatch):
-    """Return a function that runs a notebook of two cells with papermill's command.
+    """Return a function that runs a notebook with two cells through the papermill command.
 
-    It returns the result of `bind`, or its error.
+    The function returns what `bind` returned, or its error.
     """
     nbformat = pytest.importorskip("nbformat")
     cli = pytest.importorskip("papermill.cli", exc_type=ImportError)

@@ -1,5 +1,5 @@
-"""Values that papermill's YAML 1.1 reads differently are found, and both versions read the remedy
-in the same way.
+"""Values that papermill reads differently, as YAML 1.1, are found, and both versions read the
+remedy in the same way.
 """
 
 import re

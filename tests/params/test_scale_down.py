@@ -1,5 +1,5 @@
-"""A cluster's run file on a small machine: only what is impossible there changes, and each change
-is reported.
+"""A run file for a cluster on a small machine: only what is impossible there changes, and each
+change is reported.
 """
 
 import shutil

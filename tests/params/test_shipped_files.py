@@ -1,4 +1,4 @@
-"""The parameter files of the clone: complete, portable, and with the published counts."""
+"""The parameter files in the clone: complete, portable, and with the published counts."""
 
 import hashlib
 from pathlib import Path
@@ -14,7 +14,7 @@ MODELS = read_models(CLONE)
 
 
 def count(name: str, tensor: int = 1) -> int:
-    """Count a model's parameters by hand: blocks, last norm, padded vocabulary, positions."""
+    """Count the parameters in a model by hand: blocks, last norm, padded vocabulary, positions."""
     model = MODELS.get(name)
     padded = -(-model.vocabulary // (128 * tensor)) * 128 * tensor
     hidden = model.hidden

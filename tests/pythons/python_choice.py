@@ -1,4 +1,4 @@
-"""The Python versions that a run of `make pythons` tests."""
+"""Chooses the Python versions that `make pythons` tests."""
 
 from __future__ import annotations
 

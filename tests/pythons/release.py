@@ -1,4 +1,4 @@
-"""The project's sdist and wheel, and an environment with one of them instead of the clone."""
+"""Builds the sdist and the wheel, and an environment with one of them instead of the clone."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ def site_packages(program: str) -> Path:
 
 
 def installed_apart(program: str, package: Path, folder: Path) -> Path:
-    """Create an environment with a package file and the other packages of an existing environment.
+    """Create an environment with a package file and the other packages from an existing
+    environment.
 
-    Return its bin folder. Dependencies are added with a path file. Their own path files, such as
-    that of the editable clone, are then not read.
+    Return its bin folder. Dependencies are added with a path file. The path files among them, such
+    as the one for the editable clone, are then not read.
     """
     subprocess.run([program, "-m", "venv", str(folder)], check=True)
     own = str(folder / "bin" / "python")
@@ -59,7 +60,7 @@ def installed_apart(program: str, package: Path, folder: Path) -> Path:
 def own_environment(folder: Path, program: str) -> dict[str, str]:
     """Return the environment variables without those that could lead to a clone.
 
-    Jupyter's templates are in the environment that the dependencies come from.
+    The templates for Jupyter are in the environment that the dependencies come from.
     """
     left_out = ("PYTHONPATH", "RUNBOOK_PROJECT", "RUNBOOK_RUNS", "VIRTUAL_ENV")
     kept = {name: value for name, value in os.environ.items() if name not in left_out}

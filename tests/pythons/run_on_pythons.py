@@ -1,9 +1,9 @@
 """`make pythons`: the trainer and all phases on every other supported Python, in environments that
 `make setup` creates.
 
-PYTHONS=all (the default) tests all of them, PYTHONS=3.13 only that one, and PYTHONS=rotate one that
-depends on the commit: CI only has time for one. The first and the last line of the output say which
-of them were tested. It only runs by name, because it takes minutes.
+PYTHONS=all (the default) tests all versions, PYTHONS=3.13 only that one, and PYTHONS=rotate one
+that depends on the commit: CI only has time for one. The first and the last output line say which
+versions were tested. It only runs by name, because it takes minutes.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ OTHERS = [version for version in SUPPORTED if version != OWN]
 TRAINER_TESTS = (
     "test_deepspeed.py",
     "test_engines.py",
-    "test_gpu_kernels.py",  # only needed here, because a CPU build of torch has no Triton
+    "test_gpu_kernels.py",  # only needed here, because a CPU build has no Triton
     "test_layouts.py",
     "test_order.py",
     "test_resume.py",
     "test_tuning.py",
 )
 
-# Every phase of params/local.yaml, with a tiny model and few steps.
+# Every phase in params/local.yaml, with a tiny model and few steps.
 SMALL = (
     "model=tiny",
     "training.smoke.model=tiny",
@@ -59,7 +59,7 @@ PHASES = (
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment of one Python version, set up from requirements.lock."""
+    """A virtual environment for one Python version, set up from requirements.lock."""
 
     version: tuple[int, int]
     folder: Path
@@ -107,8 +107,9 @@ def losses_with(python: str, folder: Path) -> dict[str, list[float]]:
 
 @pytest.fixture(scope="module")
 def own_losses(tmp_path_factory):
-    """Train with this environment's Python on this machine, because other machines round
-    differently."""
+    """Train with the Python in this environment on this machine, because other machines round
+    differently.
+    """
     return losses_with(sys.executable, tmp_path_factory.mktemp("own"))
 
 

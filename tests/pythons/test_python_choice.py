@@ -1,4 +1,4 @@
-"""The supported Pythons, and which of them are found and run."""
+"""The supported Python versions, and which ones are found and run."""
 
 import ast
 import os
@@ -52,7 +52,7 @@ def test_the_supported_pythons_are_those_of_the_package():
 
 
 def interpreter(folder, version, name):
-    """Write a program that responds like a Python of that version."""
+    """Write a program that responds like Python in that version."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_text(f"#!/bin/sh\necho {version.replace('.', ' ')}\necho {path}\n")

@@ -78,7 +78,7 @@ def announced(run_folder: Path, record: PhaseRecord) -> nbformat.NotebookNode:
 
 
 def write_run(runs: Path, name: str = "toy", **changes: object) -> Path:
-    """Write a run folder with the record of one phase, losses and all pages."""
+    """Write a run folder with the record for one phase, losses and all pages."""
     run_folder = runs / name
     (run_folder / "smoke").mkdir(parents=True)
     (run_folder / "run.yaml").write_text(f"run: {name}\n")

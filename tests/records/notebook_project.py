@@ -68,7 +68,7 @@ class Project:
         return path
 
     def record(self, suffix: str, phase: str = PHASE) -> Path:
-        """Return a record file of the run."""
+        """Return a record file in the run folder."""
         return self.run_folder / "records" / f"{phase}{suffix}"
 
     def papermill(
@@ -100,12 +100,12 @@ def start(command: list[str], folder: Path, **environment: str) -> subprocess.Po
 
 
 def statuses(notebook: nbformat.NotebookNode) -> list[str]:
-    """Return papermill's status of each code cell."""
+    """Return the status that papermill gave each code cell."""
     return [cell.metadata.papermill.status for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def children_of(pid: int) -> set[int]:
-    """Return all descendants of a process."""
+    """Return all processes below a process."""
     import psutil
 
     return {child.pid for child in psutil.Process(pid).children(recursive=True)}

@@ -1,4 +1,6 @@
-"""The elements of an HTML page with their texts, so that a test can find a value by its place."""
+"""Reads the elements in an HTML page with their texts, so that a test can find a value by its
+place.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ class _Reader(HTMLParser):
 
 
 def elements_of(page: str, tag: str, **attributes: str) -> list[Element]:
-    """Return the elements of a tag that have these attributes, in order."""
+    """Return the elements with this tag and these attributes, in order."""
     return [
         element
         for element in _Reader(page).elements
@@ -51,10 +53,10 @@ def elements_of(page: str, tag: str, **attributes: str) -> list[Element]:
 
 
 def texts_of(page: str, tag: str, **attributes: str) -> list[str]:
-    """Return the texts of the elements of a tag that have these attributes."""
+    """Return the texts in the elements with this tag and these attributes."""
     return [element.text.strip() for element in elements_of(page, tag, **attributes)]
 
 
 def definitions_of(page: str) -> dict[str, str]:
-    """Return the description of each term in the page's lists, such as its facts."""
+    """Return the descriptions in the page's definition lists by term."""
     return dict(zip(texts_of(page, "dt"), texts_of(page, "dd"), strict=True))

@@ -1,5 +1,5 @@
 """The logbook: an entry for everything that happened, in chronological order across all jobs, and
-people's notes.
+notes from people.
 """
 
 import json

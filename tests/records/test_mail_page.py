@@ -28,7 +28,7 @@ OPEN = Check("plan came true", "warn", "throughput 21 %", "within 50 %")
 
 
 def finished_run(runs, *open_checks):
-    """Write a run with a record of every phase.
+    """Write a run with a record for every phase.
 
     The last phase has these checks in addition to one that passed.
     """

@@ -1,4 +1,4 @@
-"""The losses of several runs in one chart: what is read, thinned, and followed while a run trains."""
+"""Losses from several runs in one chart: what is read, thinned, and followed while a run trains."""
 
 from __future__ import annotations
 

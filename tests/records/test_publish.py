@@ -1,4 +1,4 @@
-"""`runbook publish`: several runs as one folder of files, without links to anything outside it."""
+"""`runbook publish`: several runs in one folder, without links to anything outside it."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from runbook.records.phase_record import find_phase_record
 LOUD = "print('x' * 400_000)"
 """A cell whose output makes its notebook larger than `LIMIT`."""
 LIMIT = 200
-"""Maximum size of a file in these tests, in KiB, the unit of bash's `ulimit -f`."""
+"""Maximum file size in these tests, in KiB, as `ulimit -f` takes it in bash."""
 PHASE_IN_A_PROCESS = """
 import logging, sys
 from pathlib import Path

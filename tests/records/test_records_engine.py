@@ -1,4 +1,6 @@
-"""The content of a notebook after every possible end, run by the real papermill with real kernels."""
+"""What a notebook contains after it ended in any possible way, run by the real papermill with real
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ pytestmark = pytest.mark.notebooks
 
 CHILD = "import subprocess\nprint(subprocess.Popen(['sleep', '300']).pid, flush=True)\n"
 OPEN_SOCKETS = "TCP without encryption"
-"""jupyter_client's warning about kernels that listen on ports that others can reach."""
+"""Warning from jupyter_client about kernels that listen on ports that others can reach."""
 LINES = 5000
 ENDINGS = {
     "success": ([WORK], (), 0),
@@ -51,7 +53,7 @@ ENDINGS = {
     "sigterm": ([WORK, SLEEP], (), signal.SIGTERM),
     "exit": ([WORK, "import sys\nsys.exit(0)"], (), 0),
 }
-"""Cells, papermill's options, and the signal to send once the cell sleeps."""
+"""Cells, papermill options, and the signal to send once the cell sleeps."""
 
 
 @dataclass
@@ -175,8 +177,7 @@ def test_nothing_that_a_stopped_notebook_started_lives_on(endings):
 
 
 def test_a_signalled_notebook_ends_before_a_scheduler_loses_patience(endings):
-    """Slurm waits 30 s before it kills a job. Half of that is reserved for the work on a slow
-    machine."""
+    """Slurm waits 30 s before it kills a job. Half of that is reserved for work on a slow machine."""
     waits = client.SECONDS_TO_LEAVE_A_CELL + AsyncKernelManager().shutdown_wait_time
     assert waits < 15
     assert endings["sigterm"].seconds_to_end < 200, "its cell sleeps for 600 s"

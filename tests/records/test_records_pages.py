@@ -1,4 +1,4 @@
-"""Reports and the index show the record's own numbers. A parser opens them without a network."""
+"""Reports and the index show the numbers in the record. A parser opens them without a network."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def test_code_is_folded_and_open_where_it_failed():
 
 
 def folded_checks(text: str) -> list[tuple[int, int, bool]]:
-    """Return for each fold how many of the checks it contains, the total, and whether it is open."""
+    """Return for each fold the number of checks in it, the total, and whether it is open."""
     folds = []
     for fold in elements_of(text, "details"):
         match = re.match(r"\s*(\d+) of (\d+) checks", fold.text)
@@ -402,7 +402,7 @@ def test_scores_are_on_the_front_page_and_a_fall_is_said(tmp_path):
 
 
 def test_a_fall_that_chance_explains_is_no_warning(tmp_path):
-    """If 44 % of 200 pairs are right, another draw of 200 may differ by up to 9.7 %."""
+    """If 44 % of 200 pairs are right, another draw may differ by up to 9.7 %."""
     run_folder = write_run(tmp_path / "runs")
     fall = {**SCORES[1], "after": 0.395}
     card = write_front_page(run_folder, FrontPage(scores=[fall])).read_text()

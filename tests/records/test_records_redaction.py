@@ -45,7 +45,7 @@ TEXT = f"{USER}@{HOST}: job of {ACCOUNT} in {PLACE}/local, from {BUCKET}; ask {M
 
 
 def png(words: str = "") -> bytes:
-    """Return a picture of one pixel, with its author if one is given."""
+    """Return a picture with one pixel, and with its author if one is given."""
     parts = [(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))]
     parts += [(b"tEXt", b"Author\0" + words.encode())] if words else []
     parts += [(b"IDAT", zlib.compress(b"\0\0")), (b"IEND", b"")]
@@ -61,7 +61,7 @@ def base64_of(content: bytes) -> str:
 
 
 def everything_in(path: Path) -> str:
-    """Return a file's text, and everything that is encoded in it."""
+    """Return the text in a file, and everything that is encoded in it."""
     text = path.read_text()
     for found in re.findall(r"[A-Za-z0-9+/]{16,}={0,2}", text):
         try:

@@ -26,7 +26,7 @@ NOT_YET = ValueError("not yet")
 
 
 def text_of_error(error: Exception) -> str:
-    """Return the reason that a record gives for an error of a cell."""
+    """Return the reason that a record gives for an error in a cell."""
     return f"{type(error).__name__}: {error}"
 
 

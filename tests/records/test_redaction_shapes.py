@@ -1,4 +1,4 @@
-"""Hosts, addresses, paths and secrets that no file of the run names. The redactor recognizes them
+"""Hosts, addresses, paths and secrets that no file in the run names. The redactor recognizes them
 by their form.
 """
 
@@ -36,7 +36,7 @@ HIDDEN = {
     "2001:DB8::1 and FE80:0:0:0:202:B3FF:FE1E:8329": "[address] and [address]",
     "GPU-5f3a1b2c-0000-1111-2222-333344445555": "[id]",
     "arn:aws:iam::123456789012:role/ml": "[id]",
-    # paths of other systems
+    # paths on other systems
     r"\\fileserver\home\ada is gone": "[path] is gone",
     r"C:\Users\ada\x.txt": "[path]",
     "//nas01/home/ada, nfs01:/export/home/x": "[path], [path]",

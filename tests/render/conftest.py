@@ -6,8 +6,7 @@ from local_job import local_plan, local_settings
 
 @pytest.fixture
 def make_settings():
-    """Return a function that makes settings for a local run, as if read from files, with a test's
-    changes."""
+    """Return a function that makes settings for a local run, with changes, as if read from files."""
     return local_settings
 
 
@@ -19,8 +18,8 @@ def make_plan():
 
 @pytest.fixture(scope="session")
 def recorder(tmp_path_factory):
-    """A stand-in for the trainer's Python: it writes its arguments, folder and environment as JSON
-    to standard output.
+    """A stand-in for the trainer's Python that prints its arguments, folder and environment as
+    JSON.
     """
     program = tmp_path_factory.mktemp("program") / "recorder"
     program.write_text(

@@ -1,8 +1,8 @@
-"""The values that a script passes, as flat facts: for a document's script, for our script, and
-their differences.
+"""Flat facts about the values that a document's script and our script pass, used to compare them.
 
-Kinds: directives (the queue's), step (srun, mpiexec, singularity), starter (torchrun, deepspeed), arguments (the
-program's; NeMo's whole configuration), environment, deepspeed (the values of its file).
+Kinds: directives (for the queue), step (srun, mpiexec, singularity), starter (torchrun, deepspeed),
+arguments (for the program; with NeMo, the whole configuration), environment, deepspeed (the values
+in its file).
 """
 
 import json
@@ -14,13 +14,11 @@ from tests.render.sites import PROJECT, rendered
 SAMPLES = PROJECT / "tests" / "samples" / "documents"
 KINDS = ("directives", "step", "starter", "arguments", "environment", "deepspeed")
 PLACES = {"--save", "--load", "--tensorboard-dir", "--data-cache-path", "--deepspeed_config"}
-"""Options whose value is a folder or file that differs in every run."""
+"""Options that take a folder or file, which differs in every run."""
 
 
 def sample(run, variant):
-    """Return the facts of a document's script for a variant: the default facts, with the variant's
-    changes.
-    """
+    """Return the facts about a document's script: the default ones, changed for this variant."""
     variants = json.loads((SAMPLES / f"{run}.json").read_text(encoding="utf-8"))["variants"]
     found = {kind: dict(values) for kind, values in variants[""].items()}
     for kind, values in variants[variant].items() if variant else ():
@@ -69,9 +67,7 @@ def ours(name):
 
 
 def _with_starter_names(words):
-    """Return the words, with the program that the documents call in place of a starter's `python3
-    -m MODULE`.
-    """
+    """Replace `python3 -m MODULE`, which runs a starter, by the program that the documents call."""
     names = {"torch.distributed.run": "torchrun", "deepspeed.launcher.runner": "deepspeed"}
     for module, name in names.items():
         if module in words:
@@ -81,7 +77,7 @@ def _with_starter_names(words):
 
 
 def differences(theirs, own):
-    """Return the kind and name of each fact that differs, with both values. None means absent."""
+    """Return each fact that differs, as kind and name, with both values. None means absent."""
     return {
         (kind, name): (theirs.get(kind, {}).get(name), own.get(kind, {}).get(name))
         for kind in KINDS
@@ -91,7 +87,9 @@ def differences(theirs, own):
 
 
 def of_script(text):
-    """Return the directives and the exported or unset variables of a batch script, as written."""
+    """Return the directives in a batch script and the variables that it exports or unsets, as
+    written.
+    """
     directives = {}
     environment = {}
     for line in text.splitlines():
@@ -173,7 +171,7 @@ def flat(values, path=""):
 
 
 def hydra_values(base, given):
-    """Return NeMo's configuration as a script starts it: its file with the overrides applied."""
+    """Return the NeMo configuration that a script starts: the file with the overrides applied."""
     values = {key: _resolved(value, key, base) for key, value in flat({**base, "run": {}}).items()}
     return {**{key: _short(value) for key, value in values.items()}, **_plain_hydra(given)}
 

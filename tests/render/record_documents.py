@@ -69,7 +69,7 @@ SAYING = {
     "date": "echo now",
     "ssh": "exit 1",
 }
-"""Other programs that the scripts query, each as a line of shell."""
+"""Other programs that the scripts query, each written as one shell line."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,12 @@ class Variant:
     base: str = ""
     """The configuration file in NeMo's launcher."""
     benchmark: bool = True
-    """Whether the script's own overrides apply, which turn NeMo's file into a benchmark."""
+    """Whether to apply the overrides in the script, which turn the NeMo file into a benchmark."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """The location of a document's scripts, and how the document runs them."""
+    """Where the scripts for a document are, and how the document runs them."""
 
     repository: str
     commit: str
@@ -122,7 +122,7 @@ def _azure(nodes, **variables):
 
 
 def _polaris(nodes, **variables):
-    # The document's exports, which a variant replaces.
+    # Exports from the document, which a variant replaces.
     own = {
         "MODEL_SIZE_KEY": "GPT25B",
         "SEQ_LEN": 4096,
@@ -278,7 +278,7 @@ SHELL = {"PWD", "OLDPWD", "SHLVL", "_"}
 """Variables that bash itself exports."""
 
 NEMO = ("NVIDIA/NeMo-Framework-Launcher", "edd369a5429722d7302bce420762dd59dc721b48")
-"""Tag 23.04. The files inside the document's closed 22.09 image are not public."""
+"""Tag 23.04. The files in the closed 22.09 image, which the document uses, are not public."""
 
 NEMO_PROGRAM = "megatron_gpt_pretraining.py"
 """The program that the image's launcher starts with that configuration."""
@@ -406,7 +406,7 @@ def _nemo(variant, folder, given):
 
 
 def _run(document, variant, folder, root):
-    """Return every call of a stand-in by the script, with its environment."""
+    """Return every call that the script makes to a stand-in, with the environment."""
     files = _git(
         document.repository,
         folder,

@@ -30,7 +30,7 @@ LENGTHS = {
     "samples": ("training.iterations=0", "training.samples=262144", "training.tokens=0"),
     "tokens": ("training.iterations=0", "training.samples=0", "training.tokens=1G"),
 }
-"""The --set words that give a training run's length, by the unit of the length."""
+"""The --set words that give a training run its length, by unit."""
 OF_EACH_FRAMEWORK = {
     "megatron-lm": "azure-175b",
     "megatron-deepspeed": "slurm-oscar",
@@ -48,7 +48,7 @@ UNATTENDED = {
     "megatron-lm-slurm": ("azure-175b",),
     "megatron-deepspeed-pbs": ("polaris-25b",),
 }
-"""The run and the --set words of a job in a chain with spare nodes, by the name of its golden file.
+"""The run and the --set words for each job in a chain with spare nodes, by golden file name.
 """
 
 
@@ -59,20 +59,20 @@ def settings_of(name, *words):
 
 @cache
 def planned(name, *words):
-    """Return the settings and plan of a run, cached because most tests use the same few."""
+    """Return the settings and plan for a run. They are cached because most tests use the same few."""
     settings = settings_of(name, *words)
     return settings, make_plan(settings)
 
 
 @cache
 def rendered(name, phase, *words):
-    """Return the settings, the orders and the job of a run's phase."""
+    """Return the settings, the orders and the job for one phase in a run."""
     settings, plan = planned(name, *words)
     return settings, plan.phases[phase], render_job(settings, plan, phase, package=PACKAGE)
 
 
 def data_jobs(name):
-    """Return the jobs of a run's data phase as an array of four, by folder name."""
+    """Return the data phase jobs in a run as an array of four, by folder name."""
     settings = replace(
         settings_of(name, "jobs.data.array=4", "jobs.data.walltime=02:00:00"), project=PACKAGE
     )
@@ -83,18 +83,18 @@ def data_jobs(name):
 
 
 def length_arguments(framework, unit):
-    """Return the plan of a training run with its length in this unit, and its rendered arguments."""
+    """Plan a training run with its length in this unit. Return the plan and the rendered arguments."""
     _, phase, job = rendered(OF_EACH_FRAMEWORK[framework], "04-training", *LENGTHS[unit])
     return phase, job.arguments
 
 
 def length_file(framework, unit):
-    """Return the golden file of those arguments."""
+    """Return the golden file for those arguments."""
     return GOLDEN / "lengths" / f"{framework}-{unit}.json"
 
 
 def texts(job):
-    """Return every file of a job by name."""
+    """Return every file in a job by name."""
     arguments = json.dumps(job.arguments, indent=2, ensure_ascii=False) + "\n"
     return {"job.sh": job.script, "arguments.json": arguments, **job.files}
 
@@ -120,7 +120,7 @@ FEWER_NODES = {
         "jobs.training.min_nodes=2",
     ),
 }
-"""The run and the --set words of a job that can continue on fewer nodes and has neither a chain nor
+"""The run and the --set words for a job that can continue on fewer nodes, with neither a chain nor
 spare nodes.
 """
 
@@ -128,16 +128,14 @@ COPIED = {
     "own-trainer-slurm": ("azure-175b", "training.framework=runbook", "jobs.training.spares=2"),
     "megatron-deepspeed-pbs": ("polaris-25b",),
 }
-"""The run and the --set words of a job whose Python runs from copies on the nodes, by the name of
-its golden folder.
+"""The run and the --set words for jobs in which Python runs from copies on the nodes, by golden
+folder name.
 """
 
 
 @cache
 def copied_job(name, *more):
-    """Return a training job with a copy of its environment on each node, on a site without
-    containers.
-    """
+    """Return a training job that copies its environment to each node, on a site without containers."""
     run, *words = COPIED[name]
     settings = settings_of(run, *words)
     settings = replace(settings, site=settings.site.model_copy(update={"container": Container()}))
@@ -150,7 +148,7 @@ def copied_job(name, *more):
 
 
 def copied_files(name):
-    """Return the golden files of that job by name."""
+    """Return the golden files for that job by name."""
     job = copied_job(name)
     return {
         "job.sh": job.script,
@@ -160,7 +158,7 @@ def copied_files(name):
 
 
 def unattended_job(name):
-    """Return the job of a training run that continues by itself."""
+    """Return the job for a training run that continues by itself."""
     if name in FEWER_NODES:
         run, *words = FEWER_NODES[name]
         return rendered(run, "04-training", *words, "training.framework=runbook")[2]
@@ -170,5 +168,5 @@ def unattended_job(name):
 
 
 def unattended_file(name):
-    """Return the golden file of its script."""
+    """Return the golden file for the script."""
     return GOLDEN / "unattended" / f"{name}.sh"

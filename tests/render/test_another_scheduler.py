@@ -20,7 +20,7 @@ from runbook.params.schema.site import Container, Site
 
 
 class FluxScripts(PbsScripts):
-    """The parts of Flux that appear in a script."""
+    """The parts that Flux contributes to a script."""
 
     announces_end = True
     submit = "flux batch"
@@ -57,11 +57,11 @@ OTHER_QUEUES = re.compile(
 
 @pytest.fixture
 def on_flux(monkeypatch):
-    """Return the settings and the plan of a run whose site has Flux."""
+    """Return the settings and the plan for a run on a site that uses Flux."""
     monkeypatch.setitem(QUEUE_KINDS, "flux", QueueKind(Slurm, FluxScripts))
     words = ("jobs.training.chain=3", "jobs.data.array=4", "jobs.data.walltime=02:00:00")
     settings, plan = planned("slurm-oscar", "training.framework=runbook", *words)
-    # Pyxis, the site's own container, is a plug-in of Slurm.
+    # Pyxis, which runs containers on this site, is a Slurm plug-in.
     update = {"scheduler": "flux", "directives": {}, "container": Container()}
     site = settings.site.model_copy(update=update)
     return replace(settings, site=site), plan

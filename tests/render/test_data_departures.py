@@ -1,5 +1,5 @@
-"""Every difference between a run's text and its document's text is in params/differs, with its
-reason.
+"""Every difference between the text for a run and the text in its document is in params/differs,
+with a reason.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""Every difference between what we render and what each document's own script passes is in
-params/differs, with its reason.
+"""Every difference between our scripts and those in the documents is in params/differs, with a
+reason.
 """
 
 import json
@@ -36,7 +36,7 @@ def departures(run, variant):
 
 
 def listed(run, variant):
-    """Return the kind and name of every listed difference, with its pairs of values."""
+    """Return all listed differences by kind and name, each with its pairs of values."""
     found = {}
     for entry in departures(run, variant):
         for kind, name, pair in entry.items():

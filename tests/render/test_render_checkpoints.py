@@ -1,5 +1,5 @@
-"""Jobs of the documents' programs refuse to start from random weights if a checkpoint has lost its
-tracker.
+"""Jobs that run the documents' programs refuse to start from random weights if a checkpoint has
+lost its tracker.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def guard_of(site: str) -> str:
-    """Return the lines of a rendered job that check its checkpoints."""
+    """Return the lines in a rendered job that check its checkpoints."""
     script = (GOLDEN / site / "04-training" / "job.sh").read_text()
     _, mark, rest = script.partition("\ncheckpoints=")
     folder, _, loop = rest.partition("\n")
@@ -24,7 +24,7 @@ def guard_of(site: str) -> str:
 
 
 def look_at(run_folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a job's check of the checkpoints in a run folder."""
+    """Run the lines in a job that check the checkpoints in a run folder."""
     head = 'set -euo pipefail; job_number=12; refuse() { echo "$1"; exit 2; }\n'
     script = f"{head}checkpoints='{run_folder}'\n{guard_of('lumi')}"
     return subprocess.run(

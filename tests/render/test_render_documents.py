@@ -1,4 +1,4 @@
-"""The errors of the five documents do not appear in our scripts, and a check prevents people from
+"""The errors in the five documents do not appear in our scripts, and a check prevents people from
 repeating them.
 """
 

@@ -1,4 +1,4 @@
-"""Jobs whose Python runs from a copy on each node match their golden files, and other jobs contain
+"""Jobs that run Python from a copy on each node match their golden files, and other jobs contain
 none of these lines.
 """
 

@@ -1,4 +1,4 @@
-"""The machines of a rented cluster are started and stopped by name, and the script waits for them."""
+"""Machines in a rented cluster are started and stopped by name, and the script waits for them."""
 
 import json
 import os
@@ -25,8 +25,8 @@ if ((${#states[@]} > 1)); then printf '%s\n' "${states[@]:1}" >"$STATES"; fi
 
 @pytest.fixture
 def fleet(tmp_path):
-    """Return a function that runs fleet.sh of AWS's site with a stand-in for pcluster, and a clock
-    that skips 15 seconds at a time.
+    """Return a function that runs fleet.sh for the AWS site, with a stand-in for pcluster and a
+    clock that skips 15 seconds at a time.
     """
     programs = tmp_path / "bin"
     programs.mkdir()

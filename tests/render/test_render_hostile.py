@@ -1,6 +1,4 @@
-"""Whatever a person types into a site file, or as the name of a folder, is a value and never a
-command.
-"""
+"""Whatever a person types into a site file, or as a folder name, is a value and never a command."""
 
 import json
 import secrets

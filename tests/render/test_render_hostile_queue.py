@@ -1,5 +1,5 @@
-"""Whatever a person types never changes the structure of a queue's script. Each of 200 values
-arrives unchanged.
+"""Whatever a person types never changes the structure of a queue script. All 200 values arrive
+unchanged.
 """
 
 import json
@@ -21,12 +21,12 @@ from runbook.jobs.render.training_job import render_job
 from runbook.planning import make_plan
 
 MARK = "a mark "
-"""A prefix of every value, so that each one is quoted and no value contains another."""
+"""A prefix for every value, so that each one is quoted and no value contains another."""
 
 
 def with_hostile(value, recorder=None):
-    """Return LUMI's run with this value everywhere that a person can write a value: paths, image,
-    options, environment.
+    """Return the LUMI run with this value wherever a person can write one: paths, image, options,
+    environment.
     """
     own = settings_of("lumi-13b", "jobs.stage=/stage", "training.framework=runbook", "site=lumi")
     container = own.site.container.model_copy(update={"image": f"/{value}", "options": [value]})
@@ -46,7 +46,7 @@ def with_hostile(value, recorder=None):
 
 
 def unmarked(script, value, before="/"):
-    """Return a script with each quoted occurrence of the value replaced by one word."""
+    """Replace each quoted occurrence of the value in a script by one word."""
     places = [
         shlex.quote(f"{value}:").replace("\n", " "),
         shlex.quote(f"{before}{value}"),

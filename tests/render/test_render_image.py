@@ -1,4 +1,4 @@
-"""The build of a document's image: its Dockerfile's layers, and the steps that build, push and
+"""Building the image from a document: the Dockerfile layers, and the steps to build, push and
 import it.
 """
 
@@ -20,7 +20,7 @@ THEIRS = (
     "/usr/local/lib /opt/amazon/efa/lib >/etc/ld.so.conf.d/runbook.conf && ldconfig",
     "/opt/amazon/efa/bin/fi_info --version",
 )
-"""The content of AWS's Dockerfile.22.09-py3-bcp-nsys-2022.5.1-v2-efa (aws-hpc-tutorials 1c9f367),
+"""What Dockerfile.22.09-py3-bcp-nsys-2022.5.1-v2-efa from AWS contains (aws-hpc-tutorials 1c9f367),
 in our words.
 """
 
@@ -69,8 +69,9 @@ def test_bash_can_read_each_layer(file, tmp_path):
 
 @pytest.fixture
 def build(tmp_path):
-    """Return a function that runs the Slurm site's image step with stand-ins for docker and enroot,
-    and returns their calls."""
+    """Return a function that runs the image step on the Slurm site with stand-ins for docker and
+    enroot, and returns the calls they got.
+    """
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, text in (("docker", DOCKER), ("enroot", ENROOT)):

@@ -1,5 +1,5 @@
-"""The length of a training run, in iterations, samples or tokens, reaches each framework's program
-exactly once.
+"""Every framework gets the length of a training run, in iterations, samples or tokens, exactly
+once.
 """
 
 import json
@@ -23,7 +23,7 @@ LENGTH_OPTIONS = ("--train-iters", "--train-samples", "trainer.max_steps")
 
 
 def given(arguments):
-    """Return the option and value of each argument: Megatron's `--name value`, NeMo's `name=value`."""
+    """Split arguments into options and values: `--name value` for Megatron, `name=value` for NeMo."""
     pairs = {}
     for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
         if word.startswith("--"):
@@ -40,7 +40,7 @@ def lengths(arguments):
 
 
 def expected(phase, option):
-    """Return the plan's length in the unit of an option."""
+    """Return the planned length in the unit that an option uses."""
     in_steps = option in ("--train-iters", "trainer.max_steps")
     return str(phase.duration.iterations if in_steps else phase.duration.samples)
 
@@ -61,8 +61,8 @@ def test_every_rendered_command_has_exactly_one_length(name, phase):
     found = lengths(job.arguments)
     assert list(found.values()) == [expected(spec, option) for option in found]
     assert len(found) == 1
-    # Megatron-DeepSpeed ends when it reaches the first of its samples and its tokens, which are the
-    # same length.
+    # Megatron-DeepSpeed ends when it reaches either its samples or its tokens, which are the same
+    # length.
     tokens = given(job.arguments).get("--train-tokens")
     counted_in_tokens = phase == "04-training" and settings.run.training.tokens
     assert tokens == (str(settings.run.training.tokens) if counted_in_tokens else None)

@@ -1,4 +1,4 @@
-"""The #PBS lines: cores, memory and a site's own directives reach the queue, and features that PBS
+"""The #PBS lines: cores, memory and directives from the site reach the queue, and features that PBS
 lacks are refused.
 """
 
@@ -20,7 +20,7 @@ PHASE = "04-training"
 
 
 def plain(*words: str, **site: object) -> Settings:
-    """Return Polaris' run on a PBS site where only the number of cores is known."""
+    """Return the Polaris run on a PBS site where only the number of cores is known."""
     settings = settings_of("polaris-25b", *words)
     update = {"directives": {}, "cores_directive": "ncpus", **site}
     return replace(settings, site=settings.site.model_copy(update=update))
@@ -33,7 +33,9 @@ def requests(settings: Settings) -> dict[str, str]:
 
 
 def test_a_plain_pbs_is_asked_for_all_cores_of_nodes_of_their_own():
-    """By default PBS grants one core, and places several parts of a job on one node that has room."""
+    """By default PBS grants one core, and may place several parts of a job on one node if it has
+    room.
+    """
     asked = requests(plain())
     assert (asked["-l select"], asked["-l place"]) == ("8:ncpus=32", "scatter")
 

@@ -1,4 +1,4 @@
-"""The preflight job of runs with additional features: fewer nodes, spare nodes, copies on the
+"""The preflight job for runs with additional features: fewer nodes, spare nodes, copies on the
 nodes.
 """
 
@@ -18,7 +18,7 @@ QUESTIONS = PreflightQuestions((Path("/shared/answers"),), "0123", ("--seconds=6
 
 
 def preflight_of(run, *words, jobs=None):
-    """Return the preflight job of a run. `jobs` are keys of its section jobs."""
+    """Return the preflight job for a run. `jobs` are keys for the section jobs in its run file."""
     settings, plan = planned(run, *words, "training.framework=runbook")
     section = settings.run.jobs.model_copy(update=jobs or {})
     settings = replace(settings, run=settings.run.model_copy(update={"jobs": section}))
@@ -26,7 +26,7 @@ def preflight_of(run, *words, jobs=None):
 
 
 def words_of(job):
-    """Return all text of a job except comments."""
+    """Return all text in a job except comments."""
     texts = [job.script, *job.files.values()]
     return re.sub(r"(?m)^#(?!SBATCH|PBS).*$", "", "\n".join(texts))
 

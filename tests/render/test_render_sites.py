@@ -108,7 +108,7 @@ def test_preparing_twice_changes_nothing_and_a_checkout_that_was_changed_is_refu
     assert says(said, SetupLine.STEP_THERE, title=step.title, creates=image)
     assert (tmp_path / "the stage" / "data" / "gpt2" / "merges.txt").is_file()
     (clone / "helpers.so").write_text("compiled there")
-    shell.run(["bash", str(script)])  # a new file does not count as a change of the checkout
+    shell.run(["bash", str(script)])  # a new file does not count as a change to the checkout
     (clone / "pretrain_gpt.py").write_text("print('edited')\n")
     edited = shell.run(["bash", str(script)], check=False)
     assert edited.exit_code == 1
@@ -274,8 +274,8 @@ def faults(arguments, options):
 
 
 def unknown_keys(arguments, keys):
-    """Return overrides of keys that the published configuration lacks, or of a section instead of a
-    value.
+    """Return overrides for keys that the published configuration lacks, or that replace a section
+    instead of a value.
     """
     words = [
         word.partition("=")[0]

@@ -28,7 +28,7 @@ def test_the_documents_times_are_too_short():
     assert [row[STATED_WRITE_TIME] for row in rows] == stated
     assert rows[0]["tier"] == "AMLFS 40"
     assert rows[0]["checkpoint"].split(" = ") == ["2.445 TB", "2.223 TiB"]
-    # The document's 2.3 TiB in consistent units, as its text should have stated.
+    # The 2.3 TiB from the document in consistent units, as its text should have stated.
     assert round(2.3 * 2**40 / 19.2e9 / 60, 2) == 2.2
 
 

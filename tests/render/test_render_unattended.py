@@ -1,4 +1,4 @@
-"""Scripts of jobs in a chain and with spare nodes match their golden files, and other jobs contain
+"""Scripts for jobs in a chain and with spare nodes match their golden files, and other jobs contain
 none of these lines.
 """
 
@@ -48,7 +48,7 @@ def test_the_number_of_nodes_is_a_matter_of_the_attempt():
     assert options_of(starter, "torch.distributed.run")["--nnodes"] == "$num_nodes"
     assert directives_of(slurm.script)["no-kill"] == ""
     pbs = unattended_job("fewer-nodes-pbs")
-    # 24 sequences are not divisible by the replicas of 7 and 5 nodes.
+    # 24 sequences are not divisible by the number of replicas on 7 or 5 nodes.
     assert numbers_of_nodes(pbs.script) == [8, 6, 4, 3, 2]
     starter = training_command(pbs.script, "mpiexec")
     assert starter[1] == "-n"
@@ -62,13 +62,13 @@ FLAGS = ("--no-container-mount-home",)
 
 
 def training_command(script, program):
-    """Return the words in the command that starts the ranks of the training job."""
+    """Return the words in the command that starts the ranks in the training job."""
     (command,) = [command for command in commands_of(script, program) if "$job/rank.sh" in command]
     return command
 
 
 def numbers_of_nodes(script):
-    """Return the numbers of nodes that an attempt can train on, in the order of the attempts."""
+    """Return the node counts that an attempt can train on, in the order they are tried."""
     (numbers,) = re.findall(r"(?m)^  for num_nodes in ([0-9 ]+); do$", script)
     return [int(number) for number in numbers.split()]
 
@@ -88,17 +88,17 @@ done
 
 
 def functions_of(script, *names):
-    """Return a script's functions with these names, as it defines them."""
+    """Return the functions with these names, as the script defines them."""
     texts = [re.search(rf"^{name}\(\) \{{.*?^\}}$", script, re.M | re.S)[0] for name in names]
     return "\n".join(texts)
 
 
 def attempts_of(name, losses, tmp_path):
-    """Run the script's own functions: after each attempt some nodes are silent, and others are
+    """Run the functions from the script: after each attempt some nodes are silent, and others are
     suspected.
 
-    Return the number of nodes of each attempt, according to three parts of the script, and why no
-    other attempt follows (empty if one does).
+    Return the node count for each attempt, according to three parts of the script, and why no other
+    attempt follows (empty if one does).
     """
     script = unattended_job(name).script
     names = ("count_nodes", "choose_nodes", "note_node", "remember_node")
@@ -138,7 +138,7 @@ SHOW_ATTEMPT = 'echo "attempt $num_nodes $RUNBOOK_NUM_NODES ${#training_nodes[@]
 
 
 def too_few(left, needed):
-    """Return the reason of a job that gave the reason "why" before it ran out of nodes."""
+    """Return the reason from a job that gave the reason "why" before it ran out of nodes."""
     return f"why{JobReason.TOO_FEW_FOR_ANY.fill(left=left, needed=needed)}"
 
 
@@ -210,7 +210,7 @@ silent nodes.
 
 
 def end_of(answer, silent, tmp_path):
-    """Run the part of the script that handles a failed attempt, and return its log lines."""
+    """Run the part of the script that handles a failed attempt, and return the lines it logs."""
     script = unattended_job("own-trainer-slurm").script
     (tmp_path / "srun").write_text(STARTER)
     (tmp_path / "srun").chmod(0o755)

@@ -24,7 +24,7 @@ STAND_INS = {
     "module": "true",
     "conda": "true",
 }
-"""Stand-ins for the programs of Slurm, PBS and the site: one rank, on this machine."""
+"""Stand-ins for the Slurm, PBS and site programs: one rank, on this machine."""
 
 
 @pytest.fixture

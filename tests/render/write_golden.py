@@ -27,7 +27,7 @@ from tests.render.sites import (
 
 
 def main():
-    """Write a folder for each site and phase, and a file for each framework and unit of length."""
+    """Write a folder for each site and phase, and a file for each framework and length unit."""
     for framework in OF_EACH_FRAMEWORK:
         for unit in LENGTHS:
             _, arguments = length_arguments(framework, unit)

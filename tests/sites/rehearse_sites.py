@@ -1,7 +1,7 @@
 """`make sites`: run the five documents' run files end to end on this machine, and their smoke tests
 on a real Slurm cluster.
 
-Only a run file's site, model and length are changed. It only runs by name, because it takes
+Only the site, model and length in a run file are changed. It only runs by name, because it takes
 minutes.
 """
 

@@ -1,4 +1,4 @@
-"""A bad cable for a node: the frames of eth0 go through this program, which drops, delays or counts
+"""A bad cable for a node: frames on eth0 go through this program, which drops, delays or counts
 them.
 
 Run inside the node network and process namespaces. It renames eth0 to wire0 and puts a TAP device
@@ -29,7 +29,9 @@ PACKET_VNET_HDR = 15  # linux/if_packet.h
 PACKET_IGNORE_OUTGOING = 23
 ALL_PROTOCOLS = 0x0003
 VNET_BYTES = 10
-"""Size of struct virtio_net_hdr: a frame's offloads, which both devices understand."""
+"""Size of struct virtio_net_hdr, which describes the offloads for a frame. Both devices understand
+it.
+"""
 IPV4 = b"\x08\x00"
 TCP = 6
 TCP_FIN = 0x01
@@ -60,7 +62,7 @@ class Frame:
 
     @property
     def ports(self) -> tuple[int, int]:
-        """TCP's source and destination port, valid only if `is_tcp`."""
+        """TCP source and destination port, valid only if `is_tcp`."""
         ethernet = self.content[VNET_BYTES:]
         start = 14 + 4 * (ethernet[14] & 0xF)
         source = int.from_bytes(ethernet[start : start + 2], "big")
@@ -69,18 +71,18 @@ class Frame:
 
     @property
     def flags(self) -> int:
-        """TCP's flags, valid only if `is_tcp`."""
+        """TCP flags, valid only if `is_tcp`."""
         ethernet = self.content[VNET_BYTES:]
         return ethernet[14 + 4 * (ethernet[14] & 0xF) + 13]
 
     @property
     def opens_connection(self) -> bool:
-        """Whether TCP's flags are SYN without ACK, valid only if `is_tcp`."""
+        """Whether the TCP flags are SYN without ACK, valid only if `is_tcp`."""
         return self.flags & (TCP_SYN | TCP_ACK) == TCP_SYN
 
     @property
     def closes_connection(self) -> bool:
-        """Whether TCP's flags contain FIN or RST, valid only if `is_tcp`."""
+        """Whether the TCP flags contain FIN or RST, valid only if `is_tcp`."""
         return bool(self.flags & (TCP_FIN | TCP_RST))
 
     @property
@@ -91,26 +93,31 @@ class Frame:
 
 @dataclass(frozen=True)
 class Cable:
-    """The faults of the cable."""
+    """A cable and its faults."""
 
     loss: float
     delay: float
     """Seconds."""
     rate: float
-    """Bytes per second; 0: unlimited."""
+    """Bytes per second. If 0, the rate is unlimited."""
     largest: int
-    """Bytes of the largest frame that passes; 0: all."""
+    """The largest frame that passes, in bytes. If 0, all frames pass."""
     first_port: int
     last_port: int
-    """TCP to these ports is dropped, except Slurm's own and the meeting port; 0: none."""
+    """TCP to these ports is dropped, except for Slurm and the meeting port. If 0, nothing is
+    dropped.
+    """
     drops_connections: bool
-    """New TCP connections are dropped, except Slurm's own."""
+    """New TCP connections are dropped, except those for Slurm."""
     flap: float
-    """The link is dead for this many seconds, and then works for as long; 0: never dead."""
+    """The link is dead for this many seconds, and then works for as long. If 0, it is never dead.
+    """
     connections: int
-    """TCP connections that may be open at a time, besides Slurm's own; 0: any number."""
+    """How many TCP connections may be open at a time, besides those for Slurm. If 0, there is no
+    limit.
+    """
     open: set[tuple[int, int]] = field(default_factory=set)
-    """The ports of the connections that are open now."""
+    """The ports used by the connections that are open now."""
 
     def loses(self, frame: Frame) -> bool:
         """Return whether the frame is lost."""
@@ -129,7 +136,7 @@ class Cable:
         return frame.is_tcp and self.first_port <= frame.ports[1] <= self.last_port
 
     def _refuses(self, frame: Frame) -> bool:
-        """Keep account of the open connections. Return whether the frame would open one too many."""
+        """Keep track of open connections. Return whether the frame would open one too many."""
         if frame.closes_connection:
             self.open.discard(frame.ports)
         if not frame.opens_connection or frame.ports in self.open:
@@ -218,7 +225,7 @@ def replace_device() -> tuple[int, socket.socket]:
 
 
 def command(*words: str) -> str:
-    """Return a command's output."""
+    """Run a command and return its output."""
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 

@@ -1,4 +1,4 @@
-"""The second node of the tests' Slurm cluster, made to behave like a broken one, and repaired
+"""The second node in the test cluster, which can be made to behave like a broken one and repaired
 again.
 """
 
@@ -63,7 +63,7 @@ class BrokenNode:
         return self._peers[name]
 
     def first_process(self) -> int:
-        """Return the process with id 1 in the node's own numbering."""
+        """Return the process that has id 1 inside the node."""
         starter = (self.cluster.folder / "run" / f"{self.name}.pid").read_text().strip()
         children = Path(f"/proc/{starter}/task/{starter}/children").read_text().split()
         return int(children[0])
@@ -73,7 +73,7 @@ class BrokenNode:
         return ["nsenter", "-t", str(self.first_process()), "-m", "-n", "-u", "-p", "--"]
 
     def run(self, script: str) -> None:
-        """Run a shell command in the node's own mounts, network and processes."""
+        """Run a shell command inside the node, with its own mounts, network and processes."""
         subprocess.run([*self._entered(), "bash", "-ec", script], check=True)
 
     def start(self, *words: str) -> None:
@@ -93,7 +93,7 @@ class BrokenNode:
         options = [f"-D{macro}" for macro in macros]
         argv = ["gcc", "-shared", "-fPIC", "-O1", *options, "-o", str(library), source]
         subprocess.run(argv, check=True)
-        # A copy of /etc, because the file must not be written to this machine's own.
+        # The file goes to a copy of /etc, because /etc on this machine must not change.
         self.run(
             f"""
             rm -rf '{self.folder}/etc'
@@ -116,7 +116,7 @@ class BrokenNode:
             self._repairs.append(lambda port=port: self.cluster.do("exec", *port, "off"))  # type: ignore[misc]
 
     def slow_opens(self, seconds: float) -> None:
-        """Let each open of a file take this long."""
+        """Delay every attempt to open a file by this many seconds."""
         self.start(sys.executable, str(HERE / "slow_opens.py"), str(seconds))
 
     def hosts(self, *lines: str) -> None:
@@ -147,7 +147,7 @@ class BrokenNode:
         self._write_settings(f"{sound}{line}\n")
 
     def configure_others(self, line: str) -> None:
-        """Add a line to slurm.conf, which every daemon but this node's reads."""
+        """Add a line to slurm.conf, which every daemon reads, except the one on this node."""
         older = self.folder / "older-slurm.conf"
         older.write_text(self._settings_file.read_text())
         self.run(f"mount --bind '{older}' '{self._settings_file}'")
@@ -185,7 +185,7 @@ class BrokenNode:
         self.cluster.do("exec", "scontrol", "reconfigure")
 
     def reserve(self, *options: str, users: str = "nobody") -> None:
-        """Reserve the cluster's nodes for somebody else."""
+        """Reserve the cluster nodes for somebody else."""
         self._is_touched = True
         name = "reservationname=runbook-tests"
         self._repairs.append(lambda: self.cluster.do("exec", "scontrol", "delete", name))
@@ -193,20 +193,20 @@ class BrokenNode:
         self.cluster.do("exec", *create, *options)
 
     def bind_to_core(self, core: int) -> None:
-        """Bind the node's daemon, and everything it starts, to one core."""
+        """Bind the daemon on the node, and everything it starts, to one core."""
         self._is_touched = True
         for each in self._processes_below(self.first_process()):
             argv = ["taskset", "--all-tasks", "--pid", "--cpu-list", str(core), str(each)]
             subprocess.run(argv, check=True, capture_output=True)
 
     def limit_processor_time(self, seconds: int) -> None:
-        """End each process of the node's daemon, and of the jobs, after this processor time."""
+        """Limit the processor time for the daemon on the node, and for each job process."""
         self._is_touched = True
         for each in self._processes_below(self.first_process()):
             resource.prlimit(each, resource.RLIMIT_CPU, (seconds, seconds))
 
     def set_priority(self, nice: int) -> None:
-        """Give the node's daemon, and everything it starts, a priority."""
+        """Set the priority for the daemon on the node, and for everything it starts."""
         self._is_touched = True
         for each in self._processes_below(self.first_process()):
             os.setpriority(os.PRIO_PROCESS, each, nice)
@@ -223,7 +223,7 @@ class BrokenNode:
         assert helper.stdout.readline() == "ready\n"
 
     def limit(self, controller: str, values: dict[str, str]) -> None:
-        """Put the node's daemon, and everything it starts, into a control group with limits."""
+        """Put the daemon on the node, and everything it starts, into a control group with limits."""
         process = self.first_process()
         self._is_touched = True
         is_first_version = (CGROUPS / controller).is_dir()

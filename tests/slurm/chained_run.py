@@ -46,7 +46,7 @@ WORDS = (
 
 
 def write_site(root: Path, nodes: int) -> None:
-    """Write the parameter files of a project whose runs use the cluster."""
+    """Write the parameter files for a project that runs on the cluster."""
     write_project(root, Path(sys.executable))
     text = SITE.format(python=BIN / "python", nodes=nodes)
     (root / "params" / "sites" / "nodes.yaml").write_text(text)
@@ -69,12 +69,12 @@ class ChainedRun:
         return training_step(self.open_phase.training, self.open_phase.session)
 
     def launch(self) -> None:
-        """Submit the training. After that, no process of ours needs to keep running."""
+        """Submit the training. After that, none of our processes needs to keep running."""
         job_step.launch(self.training_job())
 
     @property
     def job(self) -> JobFolder:
-        """Return the folder that all jobs of the chain share."""
+        """Return the folder that all jobs in the chain share."""
         folder = latest_job_folder(self.folder, PHASE)
         assert folder is not None
         return folder
@@ -84,16 +84,16 @@ class ChainedRun:
         return self.scheduler.state(self.job)
 
     def queue_ids(self) -> list[str]:
-        """Return the numbers of the chain's jobs in the queue."""
+        """Return the queue's numbers for the jobs in the chain."""
         ids = self.job.chain.read_text().split()
         return [job_id.partition("-")[2] for job_id in ids]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return every step of every attempt."""
+        """Return every step from every attempt."""
         return lines_of(self.folder / "metrics.jsonl")
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Return the run's events with this name."""
+        """Return the events with this name in the run."""
         return [event for event in lines_of(self.folder / "events.jsonl") if event["event"] == name]
 
     def losses(self) -> dict[int, float]:
@@ -112,7 +112,7 @@ class ChainedRun:
         assert is_there(), self.said()
 
     def has_ended(self) -> bool:
-        """Return whether the run's jobs have all left the queue."""
+        """Return whether all jobs in the run have left the queue."""
         return not self.cluster.ask("squeue", "-h", "--user=root", "-o", "%i").strip()
 
     def wait_for_end(self) -> None:
@@ -120,7 +120,7 @@ class ChainedRun:
         wait_until(self.has_ended, f"the end of the chain\n{self.said()}")
 
     def said(self) -> str:
-        """Return all output of the jobs, for a test that fails."""
+        """Return everything the jobs printed, to be shown when a test fails."""
         files = [self.job.out, self.job.err, self.job.reason, self.job.decision]
         texts = [f"--- {path}\n{path.read_text()[-4000:]}" for path in files if path.exists()]
         return "\n".join(texts)

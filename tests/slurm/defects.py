@@ -1,5 +1,5 @@
-"""Defects of a cluster, each created for real on the tests' Slurm cluster, and the check that must
-report it.
+"""Cluster defects, each created for real on the Slurm test cluster, and the check that must report
+each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Place:
     """Paths of the parts that defects break."""
 
     environment: str
-    """The run folder that contains the nodes' answers."""
+    """The run folder that contains the answers from the nodes."""
     run: str
     packages: str
     """The folder of packages in which the trainer's Python finds torch."""
@@ -30,7 +30,7 @@ class Place:
     """The interpreter that the job's `python3` finally resolves to."""
     work: str
     path: str
-    """PATH of the cluster's programs."""
+    """PATH with the cluster programs."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Defect:
     checks: tuple[str, ...]
     """The first defect must be reported by one of these checks."""
     words: tuple[str, ...] = ()
-    """Text in the check's value if the cause is correct."""
+    """Text that the check reports if it finds the correct cause."""
     node: str = ""
     """The node that the check names, as one of the suspects or in its value."""
     breaks: Break | None = None
@@ -50,7 +50,7 @@ class Defect:
     """Shell commands before the program: limits that the queue passes on."""
     options: tuple[str, ...] = ()
     site: Mapping[str, str] = field(default_factory=dict)
-    """Texts of the site file, and their replacements."""
+    """Texts in the site file, and their replacements."""
     variables: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     """Further checks that must warn."""
@@ -90,19 +90,19 @@ def preloaded(*macros: str) -> Break:
 
 
 def old_numpy(node: BrokenNode, place: Place) -> None:
-    """Create a folder with another version of numpy, as `pip install --target` leaves it."""
+    """Create a folder with another numpy version, as `pip install --target` leaves it."""
     information = Path(place.work, "old", "numpy-1.26.4.dist-info")
     information.mkdir(parents=True, exist_ok=True)
     (information / "METADATA").write_text("Name: numpy\nVersion: 1.26.4\n")
 
 
 def linked(*options: str) -> Break:
-    """Put a bad link in front of the second node, with these options of bad_link.py."""
+    """Put a bad link in front of the second node, with these bad_link.py options."""
     return lambda node, place: node.bad_link(*options)
 
 
 def named(*lines: str) -> Break:
-    """Write these lines to the second node's /etc/hosts."""
+    """Write these lines to /etc/hosts on the second node."""
     return lambda node, place: node.hosts(*lines)
 
 
@@ -119,7 +119,7 @@ def limited(controller: str, first: tuple[str, str], second: tuple[str, str]) ->
 
 
 def failing_files(errno: int, *calls: str) -> Break:
-    """Let calls on files of the run fail with this errno on the second node."""
+    """Let calls on files in the run fail with this errno on the second node."""
     below = 'FAIL_BELOW="{environment}/preflight"'
     return preloaded(below, f"FAIL_ERRNO={errno}", *calls)
 
@@ -242,7 +242,7 @@ def taken_memory(node: BrokenNode, place: Place) -> None:
 
 
 def failing_prolog(node: BrokenNode, place: Place) -> None:
-    """Let Slurm's prolog fail on the second node."""
+    """Let the Slurm prolog fail on the second node."""
     script = Path(place.work, "prolog.sh")
     script.write_text('#!/bin/bash\n[ "$SLURMD_NODENAME" != node2 ]\n')
     script.chmod(0o755)
@@ -255,7 +255,7 @@ def maintenance(node: BrokenNode, place: Place) -> None:
 
 
 def other_python(node: BrokenNode, place: Place) -> None:
-    """Put the system's `python` into a folder, as a cluster's module does."""
+    """Put the system `python` into a folder, as cluster modules do."""
     folder = Path(place.work, "other")
     folder.mkdir(exist_ok=True)
     (folder / "python").unlink(missing_ok=True)
@@ -263,7 +263,7 @@ def other_python(node: BrokenNode, place: Place) -> None:
 
 
 def older_library(folder_name: str, first_missing: int) -> Break:
-    """Copy libstdc++ without the symbols of GLIBCXX_3.4.`first_missing` and later, like an older
+    """Copy libstdc++ without the symbols from GLIBCXX_3.4.`first_missing` on, like an older
     release.
     """
 
@@ -280,7 +280,7 @@ def older_library(folder_name: str, first_missing: int) -> Break:
 
 
 def foreign_torch(node: BrokenNode, place: Place) -> None:
-    """Copy one of torch's libraries with an extra byte, so that it looks like a different build."""
+    """Copy a torch library with an extra byte, so that it looks like a different build."""
     folder = Path(place.work, "libtorch")
     folder.mkdir(exist_ok=True)
     own = Path(place.packages, "torch", "lib", "libc10.so")
@@ -302,7 +302,7 @@ def slow_names(node: BrokenNode, place: Place) -> None:
 
 
 def task_prolog(line: str) -> Break:
-    """Let Slurm's TaskProlog print a line, such as a variable that each task gets."""
+    """Let the Slurm TaskProlog print a line, such as a variable that each task gets."""
 
     def do(node: BrokenNode, place: Place) -> None:
         script = Path(place.work, "task_prolog.sh")
@@ -314,7 +314,7 @@ def task_prolog(line: str) -> Break:
 
 
 def own_module(node: BrokenNode, place: Place) -> None:
-    """Write a user's file that has the name of a standard library module."""
+    """Write a user file that is named like a standard library module."""
     folder = Path(place.work, "mine")
     folder.mkdir(exist_ok=True)
     (folder / "random.py").write_text("numbers = [1, 2]\n")
@@ -328,7 +328,7 @@ def absent_scratch(node: BrokenNode, place: Place) -> None:
 
 
 def scheduler_script(option: str, text: str) -> Break:
-    """Let Slurm run a script at the place that an option of slurm.conf names."""
+    """Let Slurm run a script at the point that an option in slurm.conf names."""
 
     def do(node: BrokenNode, place: Place) -> None:
         script = Path(place.work, f"{option.lower()}.sh")
@@ -368,7 +368,7 @@ printf '[Login]\\nRemoveIPC=yes\\n' > {work}/logind.conf
 [ ! -e /etc/systemd/logind.conf ] || mount --bind {work}/logind.conf /etc/systemd/logind.conf
 (while sleep 10; do find /dev/shm -mindepth 1 -user root -delete; done) </dev/null >/dev/null 2>&1 &
 """
-"""The loop stands for the user's log-outs."""
+"""The loop imitates a user who logs out."""
 SHORT_MEMORY_OF_FIREWALL = """
 nft 'add table inet f; add chain inet f in {{ type filter hook input priority 0; }};
   add rule inet f in ct state invalid drop'
@@ -431,13 +431,13 @@ ip link set docker0 up
 
 
 def left_trainer(node: BrokenNode, place: Place) -> None:
-    """Let a rank of an ended job live on the first node and write to the run folder."""
+    """Keep a rank from an ended job alive on the first node, where it writes to the run folder."""
     words = ("env", "SLURM_JOB_ID=41", "SLURM_PROCID=1", place.python, "-c", OLD_TRAINER, place.run)
     node.peer("node1").start(*words)
 
 
 def slow_path(node: BrokenNode, place: Place) -> None:
-    """Limit what the second node writes to the disk of the run folder to 4 MB/s."""
+    """Limit the second node to 4 MB/s when it writes to the disk with the run folder."""
     device = Path(place.run).stat().st_dev
     numbers = f"{os.major(device)}:{os.minor(device)}"
     try:
@@ -448,7 +448,7 @@ def slow_path(node: BrokenNode, place: Place) -> None:
 
 
 def over_memory_kill(node: BrokenNode, place: Place) -> None:
-    """Let Slurm end steps that use more than their memory, of which a job gets little."""
+    """Let Slurm end steps that use more memory than they were given, and give jobs little of it."""
     ends = "JobAcctGatherFrequency=task=5\nJobAcctGatherParams=OverMemoryKill\nDefMemPerNode=300"
     node.replace_settings(
         {

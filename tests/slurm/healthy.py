@@ -1,5 +1,5 @@
-"""Settings of healthy clusters that differ from those of the tests' cluster. A preflight finds no
-defect with any of them.
+"""Settings found on healthy clusters that differ from those on the test cluster. A preflight finds
+no defect with any of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ip link set docker0 up
 printf '[Login]\\nRemoveIPC=no\\n' > {work}/logind.conf
 [ ! -e /etc/systemd/logind.conf ] || mount --bind {work}/logind.conf /etc/systemd/logind.conf
 """
-"""Docker's default network."""
+"""The default Docker network."""
 
 
 def newer_library(node: BrokenNode, place: Place) -> None:
@@ -50,7 +50,7 @@ def newer_library(node: BrokenNode, place: Place) -> None:
 
 
 def system_python(node: BrokenNode, place: Place) -> None:
-    """Put the system's Python into a folder, as modules and shell start-up files do."""
+    """Put the system Python into a folder, as modules and shell start-up files do."""
     folder = Path(place.work, "system")
     folder.mkdir(exist_ok=True)
     for name in ("python", "python3"):
@@ -59,7 +59,7 @@ def system_python(node: BrokenNode, place: Place) -> None:
 
 
 def own_python(node: BrokenNode, place: Place) -> None:
-    """Put a script first on PATH that starts the environment's own Python."""
+    """Put a script first on PATH that starts the Python in the environment."""
     folder = Path(place.work, "wrapped")
     folder.mkdir(exist_ok=True)
     script = folder / "python"
@@ -96,7 +96,7 @@ HEALTHY = (
         variables={
             "TMPDIR": "{work}/tmp",
             "TRITON_CACHE_DIR": "/var/tmp/runbook-healthy",
-            # sbatch would prefer these variables to the lines of the script
+            # sbatch would prefer these variables to the lines in the script
             "SBATCH_PARTITION": "shut",
             "SBATCH_TIMELIMIT": "1",
             "VIRTUAL_ENV": "/opt/other",

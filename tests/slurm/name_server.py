@@ -1,7 +1,6 @@
 """`python name_server.py NAME ADDRESS`: a name server on the second node that knows one name.
 
-It answers questions about the name's IPv4 address, and answers that all other names do not exist
-(RFC 1035).
+It answers queries for the IPv4 address of this name, and says that no other name exists (RFC 1035).
 """
 
 from __future__ import annotations

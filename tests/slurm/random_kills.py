@@ -3,9 +3,9 @@ kills`, opt-in).
 
     python tests/slurm/random_kills.py --kills 20 --seed 1 --nodes 4
 
-It prints each kill with the load of the machine, the seconds from the last step before each restart
-to the first step after it, their parts, and how many restarts began from copies in node memory. The
-losses of all steps are compared with those of an undisturbed run.
+It prints each kill with the machine load, the seconds from the last step before each restart to the
+first step after it, split into parts, and how many restarts began from copies in node memory. All
+losses are compared with those from an undisturbed run.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from runbook.tools.drills.faults import VARIABLE as FAULTS
 
 STEPS_BETWEEN_KILLS = (2, 6)
 STEPS_FOR_A_KILL = 60
-"""Training continues without a node's daemon until Slurm misses it."""
+"""Training continues without the daemon on a node until Slurm misses it."""
 MOST_SECONDS = 300.0
 SLOWEST_STEP = 3.0
-"""Seconds per step of the undisturbed run, on a busy machine."""
+"""Seconds per step in the undisturbed run, on a busy machine."""
 
 
 class Killer:
@@ -53,13 +53,13 @@ class Killer:
         return started.job_id.partition("-")[2]
 
     def training_nodes(self) -> list[str]:
-        """Return the nodes of the newest attempt, except the first node of the allocation, whose
-        loss ends the job.
+        """Return the nodes in the newest attempt, except the first in the allocation: losing that
+        one ends the job.
         """
         return [node for node in self.run.job.hostfile.read_text().split() if node != "node1"]
 
     def kill_step(self) -> Callable[[], None]:
-        """Kill all ranks of the newest step."""
+        """Kill all ranks in the newest step."""
         job = self.current_job()
         steps = self.cluster.ask("squeue", "-h", "-s", "-j", job, "-o", "%i").split()
         numbers = [step for step in steps if step.rpartition(".")[2].isdigit()]
@@ -67,18 +67,18 @@ class Killer:
         return lambda: None
 
     def kill_script(self) -> Callable[[], None]:
-        """Kill the job script. The next job of the chain continues."""
+        """Kill the job script. The next job in the chain continues."""
         self.cluster.ask("scancel", "--batch", "--signal=KILL", self.current_job())
         return lambda: None
 
     def crash_node(self) -> Callable[[], None]:
-        """Cut the power of a node that trains. The node comes back."""
+        """Cut the power to a node that trains. The node comes back."""
         node = self.draw.choice(self.training_nodes())
         self.cluster.do("crash", node)
         return lambda: self.cluster.do("boot", node)
 
     def kill_daemon(self) -> Callable[[], None]:
-        """Kill the daemon of a node that trains.
+        """Kill the daemon on a node that trains.
 
         Its ranks continue training until Slurm misses the daemon.
         """
@@ -92,7 +92,7 @@ class Killer:
         wait_until(lambda: len(self.run.rows()) >= enough or self.run.events("finished"), "steps")
 
     def kill(self) -> None:
-        """Kill something, and wait for the first new step of another attempt."""
+        """Kill something, and wait for the first new step from another attempt."""
         kinds = [self.kill_step, self.kill_script, self.crash_node, self.kill_daemon]
         action = self.draw.choices(kinds, weights=[4, 2, 2, 2])[0]
         self.put_back_drained_nodes()
@@ -138,7 +138,7 @@ class Killer:
 
 
 def main() -> int:
-    """Return 0 if every loss equals that of the undisturbed run."""
+    """Return 0 if every loss equals the one in the undisturbed run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
@@ -262,7 +262,7 @@ and loading; a step.
 
 
 def restart_parts(run: ChainedRun) -> list[tuple[float, float, float]]:
-    """Return the seconds of each part of each restart in the allocation."""
+    """Return how many seconds each part took, for each restart in the allocation."""
     moments = [row["time"] for row in run.rows()]
     starts = [event["time"] for event in run.events("started")]
     parts = []
@@ -278,7 +278,7 @@ def restart_parts(run: ChainedRun) -> list[tuple[float, float, float]]:
 
 
 def print_parts(parts: list[tuple[float, float, float]]) -> None:
-    """Print the median and the maximum of each part."""
+    """Print the median and the maximum for each part."""
     for name, seconds in zip(PARTS, zip(*parts, strict=True), strict=False):
         middle = sorted(seconds)[len(seconds) // 2]
         print(f"  {name}: median {middle:.1f} s, longest {max(seconds):.1f} s")

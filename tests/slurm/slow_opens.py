@@ -1,4 +1,4 @@
-"""A file system with slow metadata: each open of a file on the node's root file system is held up.
+"""A file system with slow metadata: opening any file on the node's root file system takes longer.
 
 Run inside the node's mount namespace, with the seconds as argument. It ends with the node.
 """
@@ -27,7 +27,9 @@ RESPONSE = struct.Struct("=iI")
 
 
 def watch_root() -> int:
-    """Let the kernel ask this process before each open, and return the descriptor of the questions."""
+    """Make the kernel ask this process before each open. Return the descriptor to read its
+    questions from.
+    """
     library = ctypes.CDLL(None, use_errno=True)
     group = library.fanotify_init(CLASS_CONTENT | UNLIMITED_QUEUE, os.O_RDONLY)
     mask = ctypes.c_uint64(OPEN_PERMISSION)

@@ -1,4 +1,4 @@
-"""An unattended training run: the jobs of a chain follow each other, and a spare node replaces a
+"""An unattended training run: the jobs in a chain follow each other, and a spare node replaces a
 lost one.
 """
 
@@ -53,7 +53,7 @@ def nodes(tmp_path_factory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def project(nodes: Cluster, tmp_path_factory) -> Iterator[Path]:
-    """Return the folder of the runs, with the cluster's programs on our PATH."""
+    """Return the folder for runs, and put the cluster programs on our PATH."""
     root = tmp_path_factory.mktemp("unattended")
     write_site(root, NODES)
     with pytest.MonkeyPatch.context() as patch:
@@ -118,7 +118,7 @@ def test_the_spare_node_gets_the_state_of_the_lost_one_from_its_partner(killed):
     first, second = killed.events("resumed")
     assert first["source"] == near_partner([1])
     assert first["iteration"] > 4, "newer than the checkpoint"
-    # A killed script's ranks get SIGTERM: they save, and remove their copies.
+    # When a script is killed, its ranks get SIGTERM: they save, and remove their copies.
     assert second["source"] == "shared"
     nodes_in_use = ("node1", "node3")
     for node in nodes_in_use:
@@ -195,7 +195,7 @@ def test_the_global_batch_and_the_losses_are_those_of_all_nodes(with_fewer_nodes
 
 
 def step_daemon_of(trainer: int) -> int:
-    """Return the slurmstepd that is an ancestor of a training process."""
+    """Return the slurmstepd above a training process."""
     pid = trainer
     while not (Path("/proc") / str(pid) / "cmdline").read_bytes().startswith(b"slurmstepd"):
         pid = int((Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
@@ -216,7 +216,7 @@ def trainer_on(nodes: Cluster, node: str) -> int:
 
 
 def test_a_failed_step_that_does_not_end_on_a_node_is_left_behind(project, nodes, undisturbed):
-    """Stop a node's step daemon, so that it seems to wait for a process that cannot be killed."""
+    """Stop the step daemon on a node, so that it seems to wait for a process that cannot be killed."""
     words = ["jobs.training.chain=1", "jobs.training.spares=1"]
     run = ChainedRun(project, nodes, "unended", *words)
     with pytest.MonkeyPatch.context() as patch:

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.notebooks, pytest.mark.training]
 
 
 class Host:
-    """The part of a cluster that `Project` needs: the environment, with the stand-in's programs on
+    """The part of a cluster that `Project` needs: the environment, with the stand-in programs on
     the PATH.
     """
 

@@ -43,7 +43,7 @@ QUICK = (
 
 @pytest.fixture(scope="module")
 def broken_node(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> BrokenNode:
-    """Return the second node of the cluster, which tests may break."""
+    """Return the second node in the cluster, which tests may break."""
     return BrokenNode(cluster, tmp_path_factory.mktemp("defects"))
 
 
@@ -80,5 +80,5 @@ def test_each_defect_has_a_name_of_its_own_and_a_check() -> None:
 
 
 def defect_of(name: str) -> Defect:
-    """Return a row of the table."""
+    """Return a row from the table."""
     return next(defect for defect in DEFECTS if defect.name == name)

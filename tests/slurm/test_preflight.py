@@ -51,8 +51,9 @@ def broken(found: dict[str, object]) -> dict[str, dict[str, object]]:
 
 @pytest.fixture
 def on_node2(cluster: Cluster) -> Iterator[Callable[[str], None]]:
-    """Return a function that runs a shell command in the second node's own mounts and network.
-    Restart the node after the test."""
+    """Return a function that runs a shell command inside the second node, with its mounts and
+    network. Restart the node after the test.
+    """
 
     def do(script: str) -> None:
         starter = (cluster.folder / "run" / "node2.pid").read_text().strip()
@@ -90,7 +91,7 @@ def test_sound_nodes_pass_every_rung(project: Project, cluster: Cluster):
 def test_defects_of_a_node_are_named_with_it_before_torch_is_imported(
     project: Project, cluster: Cluster, on_node2, tmp_path: Path
 ):
-    """Create five defects at once, because the first stage judges each of them separately."""
+    """Create five defects at once, because the first stage judges each one separately."""
     (installed,) = PACKAGES.glob("torch-*.dist-info")
     other = re.sub(r"(?m)^Version: .*", "Version: 2.12.0", (installed / "METADATA").read_text())
     (tmp_path / "METADATA").write_text(other)
@@ -140,7 +141,7 @@ def test_a_command_of_the_site_that_fails_on_a_node_is_named(project: Project):
         site.write_text(as_before)
     assert checks.keys() == {PreflightCheck.NODE_SETUP}
     value = checks[PreflightCheck.NODE_SETUP]["value"]
-    # The step's own code is 143 if srun ends the other node's task first.
+    # The step exits with 143 if srun ends the task on the other node first.
     assert says(value, PhaseMessage.ENDED_WITH_EXIT_CODE)
     assert re.search(r"\bexit code 3\b", value)
     assert "node2" in value

@@ -17,7 +17,8 @@ IMAGE = "--container-image=registry.example.org#nothing:1"
 @pytest.fixture
 def step(cluster: Cluster):
     """Return a function that runs a step with one task, and returns its exit code, its output and
-    srun's messages."""
+    the messages from srun.
+    """
 
     def run(*options: str, program: str = "true", **environment: str) -> tuple[int, str, str]:
         done = subprocess.run(

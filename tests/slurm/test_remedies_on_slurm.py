@@ -31,7 +31,7 @@ done
 
 
 class Allocation:
-    """Two nodes of the queue, and a job that runs given commands."""
+    """Two nodes in the queue, and a job that runs the given commands."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +42,7 @@ class Allocation:
         cluster.ask("sbatch", "--parsable", *words, str(script))
 
     def run(self, command: str) -> tuple[int, str]:
-        """Return the exit code and the output of a command on the first node."""
+        """Run a command on the first node, and return its exit code and output."""
         self.num_commands += 1
         number = self.num_commands
         part = self.folder / "command.part"

@@ -36,7 +36,7 @@ ASLEEP = "#!/bin/bash\n{directives}\nsleep 300\n"
 
 @pytest.fixture
 def slurm(cluster: Cluster, monkeypatch) -> QueueScheduler:
-    """Return the adapter on the cluster's head node.
+    """Return the adapter on the head node.
 
     Nothing is left in the queue afterwards.
     """
@@ -311,7 +311,7 @@ def test_the_queues_warning_before_its_limit_stops_the_job(slurm, cluster, run_f
     job_id = slurm.submit(folder)
     # The script can take the signal before it starts its program.
     wait_until(lambda: folder.out.exists() and "begun" in folder.out.read_text(), "it works")
-    # The effect of --signal=B:USR1@300 in the script. The limit itself is minutes away.
+    # What --signal=B:USR1@300 in the script does. The limit itself is minutes away.
     cluster.ask("scancel", "--signal=USR1", "--batch", job_id.removeprefix("slurm-"))
     wait_until(lambda: slurm.state(folder).final, "its end")
     status = slurm.state(folder)

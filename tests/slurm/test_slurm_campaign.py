@@ -1,5 +1,5 @@
-"""The notebooks with a real Slurm cluster of two nodes: a data array, smoke tests, and a training
-run that survives the loss of a node.
+"""The notebooks with a real two-node Slurm cluster: a data array, smoke tests, and a training run
+that survives losing a node.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_the_smoke_test_ran_on_both_nodes_inside_what_pyxis_was_asked_for(tested
 
 @pytest.fixture(scope="session")
 def by_srun(project: Project) -> Path:
-    """The folder of the same run started by srun, from a login node without a trainer, so that a
+    """The folder for the same run, started by srun from a login node without a trainer, so that a
     job rehearses the layout.
     """
     own = project.root / "no trainer"
@@ -125,7 +125,7 @@ def test_a_layout_is_rehearsed_by_a_job_in_the_container_where_there_is_no_train
 def test_drill_16_a_killed_step_and_a_node_without_power_are_gone_on_from_once_each(
     tested: Path, project: Project, cluster: Cluster
 ):
-    """First the processes of the job's step are killed on both nodes. Then one node of the next job
+    """First the processes in the job step are killed on both nodes. Then one node in the next job
     loses power.
     """
     process = project.start("run", "queued", "--from", "training")

@@ -21,7 +21,7 @@ PartitionName=short Nodes=ALL MaxTime=00:05:00 MaxNodes=1 State=UP
 PartitionName=paid Nodes=ALL MaxTime=01:00:00 AllowAccounts=physics State=UP
 PartitionName=shut Nodes=ALL MaxTime=01:00:00 State=INACTIVE"""
 IMAGE = "env=MASTER_ADDR=image env=PYTORCH_VERSION=2.7.0a0 env=CUDA_DEVICE_MAX_CONNECTIONS=32 env=LANG=C.UTF-8"
-"""Variables that an image sets, as NGC's do. They must not affect the rendezvous."""
+"""Variables that an image sets, as NGC images do. They must not affect the rendezvous."""
 RUN_FILE = """\
 run: queued
 site: two-nodes
@@ -104,7 +104,7 @@ class Cluster:
         }
 
     def do(self, *words: str) -> None:
-        """Run a command of cluster.sh."""
+        """Run a cluster.sh command."""
         done = subprocess.run(
             ["bash", str(HERE / "cluster.sh"), *words],
             env=self.environment,
@@ -116,7 +116,7 @@ class Cluster:
         assert done.returncode == 0, f"cluster.sh {' '.join(words)}: {done.stderr}"
 
     def ask(self, *words: str) -> str:
-        """Return the output of one of Slurm's programs."""
+        """Run a Slurm program and return its output."""
         done = subprocess.run(
             words, env=self.environment, capture_output=True, text=True, check=True, timeout=60
         )
@@ -132,7 +132,7 @@ class Cluster:
         )
 
     def processes(self) -> list[int]:
-        """Return all processes of the cluster, found by its folder in their environment or in their
+        """Return all processes in the cluster: they have its folder in their environment or
         command.
         """
         found = []
@@ -148,7 +148,7 @@ class Cluster:
 
 
 class Project:
-    """Parameters and notebooks with the tests' site and a run file, and the folder of the runs."""
+    """Parameters and notebooks with the test site and a run file, and the folder for runs."""
 
     def __init__(self, root: Path, cluster: Cluster) -> None:
         self.root = root
@@ -190,7 +190,7 @@ class Project:
         return text
 
     def logs(self) -> str:
-        """Return the output of every job, for a test that failed."""
+        """Return the output from every job, to be shown when a test fails."""
         found = [
             path for path in self.runs.glob("*/jobs/**/*") if path.name in ("out", "err", "reason")
         ]
@@ -208,7 +208,7 @@ def wait_until(true: Callable[[], Any], what: str, seconds: float = 400) -> None
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
-    """Read a file of JSON lines, without an incomplete last line."""
+    """Read a JSON lines file, without an incomplete last line."""
     if not path.exists():
         return []
     return [

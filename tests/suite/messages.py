@@ -1,4 +1,4 @@
-"""Assert the code and the values of a message, so that anyone can improve its text."""
+"""Assert the code and the values in a message, so that anyone can improve its text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def containing(*texts: object) -> Part:
 
 
 def is_value(actual: object, expected: object) -> bool:
-    """Return whether a message's value equals the expected one, as a value or as text."""
+    """Return whether a value in a message equals the expected one, as a value or as text."""
     if isinstance(expected, Part):
         return re.search(expected.pattern, str(actual), re.DOTALL) is not None
     if isinstance(expected, Statement):
@@ -50,7 +50,7 @@ def is_value(actual: object, expected: object) -> bool:
 
 
 def is_statement(actual: object, expected: Statement) -> bool:
-    """Return whether a value is a statement of the same message, with at least the expected values."""
+    """Return whether a value is a statement with the same message and at least the expected values."""
     return (
         isinstance(actual, Statement)
         and actual.message is expected.message
@@ -86,11 +86,12 @@ def assert_about(error: CodedError, message: Message, /, **values: object) -> No
 
 
 def says(text: str, message: Message | str, /, **values: object) -> bool:
-    """Return whether a longer text, such as the output of a command, contains this message with
-    these values.
+    """Return whether a longer text, such as command output, contains this message with these
+    values.
 
-    A part of a rule's text, such as `PlanCode.LENGTH.message.value`, is also a message. Values that
-    are not given may be anything. A blank matches any white space, because a terminal wraps lines.
+    Part of the text for a rule, such as `PlanCode.LENGTH.message.value`, is also a message. Values
+    that are not given may be anything. A blank matches any white space, because a terminal wraps
+    lines.
     """
     return re.search(_pattern_of_message(message, values), text, re.DOTALL) is not None
 

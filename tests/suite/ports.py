@@ -1,4 +1,4 @@
-"""Ports at which the ranks of a test meet."""
+"""Ports at which the ranks in a test meet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import deque
 from runbook.core.ports import port_of, reserve_port
 
 MOST_RESERVED = 64
-"""More reservations than ranks of one process's tests that run at the same time."""
+"""Number of reservations to keep: more than the ranks that tests in one process run at a time."""
 _reservations: deque[socket.socket] = deque()
 
 

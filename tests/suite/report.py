@@ -25,7 +25,7 @@ MARKERS = ("browser", "slurm", "notebooks", "training", "jobs")
 
 @dataclass
 class SuiteReport:
-    """The results of one or several runs of the tests."""
+    """The results from one or several test runs."""
 
     tests: Counter[str] = field(default_factory=Counter)
     """Tests by marker."""
@@ -39,7 +39,7 @@ class SuiteReport:
     """Tests that failed, or could not be set up."""
 
     def add(self, other: SuiteReport) -> None:
-        """Add the results of another process."""
+        """Add the results from another process."""
         self.tests.update(other.tests)
         self.seconds.update(other.seconds)
         self.skipped.update(other.skipped)
@@ -47,8 +47,8 @@ class SuiteReport:
         self.failed.extend(other.failed)
 
     def lines(self) -> list[str]:
-        """Return the report as lines of text: one for each marker, one for the rotation, and one
-        for skipped tests.
+        """Return the report as lines: one for each marker, one for the rotation, and one for
+        skipped tests.
         """
         texts = [
             f"{marker:10}{count:5} tests{self.seconds[marker]:9.0f} s"
@@ -88,7 +88,7 @@ class Reporter:
         self.report = SuiteReport()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a test once, and the time of its set-up, call and teardown."""
+        """Count a test once, and add the time that its set-up, call and teardown took."""
         marker = next((name for name in MARKERS if name in report.keywords), UNMARKED)
         self.report.seconds[marker] += report.duration
         if report.when == "setup":

@@ -1,10 +1,10 @@
-"""Rotation: each run of the suite executes one part of an expensive family of tests, and the next
-run executes the next part.
+"""Rotation: each time the suite runs, it executes one part of an expensive test family, and the
+next part the next time.
 
 `make test` and CI name the turn in RUNBOOK_TURN (the number of commits below HEAD). Without it, as in a plain `pytest`
 and in `make test-all`, everything runs. A test takes part through its marker:
 
-- `rotate(5)`: the cases of this function are distributed over five turns, one after another;
+- `rotate(5)`: the cases for this function are distributed over five turns, one after another;
 - `rotate(3, turn=1)`: all tests with this mark run in the same turn, because they share an
   expensive fixture.
 
@@ -28,7 +28,7 @@ LEFT_OUT = pytest.StashKey[Counter[str]]()
 
 
 def first_turn(family: str, every: int) -> int:
-    """Return the turn of a family's first case.
+    """Return the turn in which the first case in a family runs.
 
     It differs between families, so that all turns take about the same time.
     """

@@ -15,7 +15,7 @@ _DIRECTIVE = re.compile(
 
 
 def directives_of(script: str) -> dict[str, str]:
-    """Return the requests of a script by name. A PBS resource is `-l name`, and a one-letter option
+    """Return the requests in a script by name. A PBS resource is `-l name`, and a one-letter option
     `-k`.
 
     Fail if a name occurs twice, because a queue would use only one of them.
@@ -43,10 +43,10 @@ def directives_of(script: str) -> dict[str, str]:
 
 
 def commands_of(script: str, *program: str) -> list[list[str]]:
-    """Return the words of each command of a script that begins with these words.
+    """Return each command in a script that begins with these words, split into words.
 
-    A command ends where its redirection or the next command begins. Values of shell variables are
-    unknown: `"$job"` is the word `$job`.
+    A command ends where its redirection or the next command begins. The values of shell variables
+    are unknown: `"$job"` is the word `$job`.
 
     >>> commands_of("if a; then\\n  srun \\\\\\n  --nodes=2 b </dev/null &\\nfi\\n", "srun")
     [['srun', '--nodes=2', 'b']]
@@ -63,7 +63,7 @@ def commands_of(script: str, *program: str) -> list[list[str]]:
 
 
 def _words_before_operator(line_words: list[str]) -> list[str]:
-    """Return the words of a line up to a redirection, the next command or a comment."""
+    """Return the words in a line up to a redirection, the next command or a comment."""
     words: list[str] = []
     for word in line_words:
         if re.match(r"[<>&|;#]|\d>", word):
@@ -102,7 +102,7 @@ def options_of(command: list[str], program: str, *, flags: tuple[str, ...] = ())
 
 
 def environment_of(script: str, *, variables: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return what the script's own lines export if these shell variables are set before.
+    """Return what the lines in a script export if these shell variables are set before.
 
     The shell itself reads the lines, so that a wrong quote leads to a wrong value. Only complete
     lines that begin with `export` or `unset` run.
@@ -130,6 +130,6 @@ def unset_in(script: str) -> set[str]:
 
 
 def array_of(script: str, name: str) -> list[str]:
-    """Return the words in a script's array that is written in one line."""
+    """Return the words in a shell array that the script writes in one line."""
     (text,) = re.findall(rf"(?m)^{name}=\((.*)\)$", script)
     return shlex.split(text)

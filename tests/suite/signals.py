@@ -1,5 +1,5 @@
-"""Gives the tests a terminal's default signals, even under `nohup` and in the background of a
-script.
+"""Gives the tests the default signals of a terminal, even under `nohup` or when a script runs them
+in the background.
 
 A shell without job control starts `command &` with SIGINT ignored, and nohup ignores SIGHUP.
 Programs inherit ignored signals, so neither the tests nor the programs they start would notice the
@@ -15,7 +15,7 @@ INHERITED = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM)
 
 
 def answer_inherited_signals() -> None:
-    """Restore the usual effect of every ignored signal for the programs that we start.
+    """Restore the default action for every ignored signal, so that the programs we start get it.
 
     SIGHUP gets a handler that does nothing. Programs that we start get the default handler back,
     while this process still ignores the signal, as nohup requested.

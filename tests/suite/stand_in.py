@@ -1,4 +1,4 @@
-"""The first job number of the stand-in for PBS.
+"""The first job number that the stand-in for PBS uses.
 
 Each test process has its own number: a job's processes are found and killed by the job number, so
 two test processes must not share numbers.

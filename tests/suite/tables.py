@@ -1,4 +1,4 @@
-"""The cells of a table printed as text, so that a test can get values by column."""
+"""Splits a printed table into cells, so that a test can get values by column."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 
 
 def table_rows(text: str) -> list[list[str]]:
-    """Return the cells of each line. Two or more blanks separate them."""
+    """Return the cells in each line. Two or more blanks separate them."""
     return [re.split(r" {2,}", line.strip()) for line in text.splitlines()]
 
 
 def titled_table(text: str, title: str) -> list[dict[str, str]]:
-    """Return the rows of the table with this title, each cell by the name of its column.
+    """Return the rows of the table with this title, as cells by column name.
 
     The line of dashes below the names marks the columns. The table ends at an empty line. A line
-    with an empty first cell continues the cells of the line above.
+    with an empty first cell continues the cells above.
     """
     lines = text.splitlines()
     names, rule, *others = lines[lines.index(title) + 1 :]

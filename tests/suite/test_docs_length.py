@@ -1,4 +1,4 @@
-"""The length of the docs, counted as a reader would, and that all links work."""
+"""The docs stay short enough, counted as a reader would, and all links work."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def count_words(text: str) -> int:
 
 
 def heading_anchors(text: str) -> set[str]:
-    """Return the anchors of a page's headings, as the docs site and GitHub generate them."""
+    """Return the anchors for the headings on a page, as the docs site and GitHub generate them."""
     text = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {

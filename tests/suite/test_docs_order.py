@@ -1,5 +1,5 @@
-"""The reading order of the docs: the site's contents and docs/start-here.md list the same pages,
-and all of them exist.
+"""Reading order: the contents of the docs site and docs/start-here.md list the same pages, and all
+of them exist.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The readers of rendered scripts see what a queue and a shell would see."""
+"""The functions that read rendered scripts see what a queue and a shell would see."""
 
 from __future__ import annotations
 

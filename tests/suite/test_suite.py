@@ -24,7 +24,7 @@ print(subprocess.run([sys.executable, "-ISc", child], capture_output=True, text=
 
 
 class Item:
-    """The part of a pytest item that the rotation reads."""
+    """What the rotation reads from a pytest item."""
 
     def __init__(self, name: str, every: int = 0, **more: int) -> None:
         self.nodeid = f"tests/test_a.py::{name}"

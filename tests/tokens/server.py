@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass
 class Behaviour:
-    """The server's content, and what it does wrong."""
+    """What the server has, and what it does wrong."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     """Content by path, which begins with a slash."""
@@ -25,13 +25,13 @@ class Behaviour:
     """
 
     answers_of_each_file: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    """Statuses and headers for the first requests of each path, whichever thread asks first."""
+    """Statuses and headers for the first requests to each path, whichever thread asks first."""
 
     cut_at: float = 1.0
-    """Every connection ends after this share of its content."""
+    """Every connection ends after this share of the content."""
 
     next_pages: dict[str, str] = field(default_factory=dict)
-    """Path to the next page of a list, sent in a Link header, by the path of each page."""
+    """Path to the next page of a list, by page path. It is sent in a Link header."""
 
     ranges: bool = True
     tags: bool = True

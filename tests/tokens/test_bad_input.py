@@ -33,7 +33,7 @@ GOOD = ["first document", "second document", "third document"]
 
 
 def invalid_json(error: str) -> Statement:
-    """Return the problem of a line whose JSON has this error."""
+    """Return the problem that is reported for a line if its JSON has this error."""
     return TokenMessage.INVALID_JSON.of(error=containing(error))
 
 
@@ -349,7 +349,7 @@ def test_bad_utf8_in_a_text_file(tmp_path: Path) -> None:
 
 
 class Meddler:
-    """Changes the input at the first sign of progress."""
+    """Changes the input as soon as there is progress."""
 
     def __init__(self, action: object) -> None:
         self.action = action
@@ -493,9 +493,9 @@ def test_a_bad_record_between_carriage_returns_is_named_with_its_own_byte(tmp_pa
 
 
 def test_a_record_is_read_as_deep_as_pythons_json_reads_it(tmp_path):
-    """Nest 980 brackets, within Python's limit of 1,000 calls.
+    """Nest 980 brackets, within the Python limit of 1,000 calls.
 
-    Megatron's workers start with an almost empty stack.
+    Workers in Megatron start with an almost empty stack.
     """
     source = tmp_path / "in.jsonl"
     deep = b'{"deep": ' + b"[" * 980 + b"]" * 980 + b', "text": "bottom"}\n'

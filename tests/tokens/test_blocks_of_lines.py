@@ -1,4 +1,4 @@
-"""Blocks of lines: nothing is lost or read twice, wherever a file is split and blocks end."""
+"""Line blocks: nothing is lost or read twice, wherever a file is split and blocks end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The .bin and .idx files are byte-identical to those of an independent, slow writer."""
+"""The .bin and .idx files are byte-identical to those from an independent, slow writer."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_chosen_source_that_no_record_names_is_warned_of(tmp_path: Path) -> No
     options = TokenizeOptions(drop_sources=("book", "boks"), workers=1)
     both = prepare([first, second], tmp_path / "out", options)
     assert unknown_sources([both]) == ["boks"]
-    # With several pairs of files, a source counts as seen if any of them contains it.
+    # With several file pairs, a source counts as seen if any pair contains it.
     web = prepare([first], tmp_path / "web", options)
     assert unknown_sources([web]) == ["book", "boks"]
     assert unknown_sources([web, both]) == ["boks"]

@@ -1,5 +1,5 @@
-"""Compressed files: every legal form yields the same text, every kind of damage is an error, and
-nothing is lost silently.
+"""Compressed files: every legal form yields the same text, all damage is an error, and nothing is
+lost silently.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def test_no_damage_passes_unseen(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("ending", [".gz", ".xz"])
 def test_garbage_after_a_whole_part_is_no_end_of_file(tmp_path: Path, ending: str) -> None:
-    """Python's LZMAFile takes such bytes for the end of the file.
+    """LZMAFile takes such bytes for the end of the file.
 
     It would lose a second part whose beginning is damaged.
     """

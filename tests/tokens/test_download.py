@@ -381,7 +381,7 @@ def test_hub_gives_sizes_and_checksums(
 def test_real_huggingface_hub_sees_the_same(
     server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Query the same server with Hugging Face's own client. The list, the addresses and the bytes
+    """Query the same server with the Hugging Face client. The list, the addresses and the bytes
     are the same."""
     from huggingface_hub import HfApi, hf_hub_download, hf_hub_url
 
@@ -439,9 +439,9 @@ def test_no_hub_at_the_address(
 
 
 def test_slimpajama_has_its_59166_files() -> None:
-    """Check the counts of the ten chunks (facts/seed-systems.md 2.3).
+    """Check how many files the ten chunks have (facts/seed-systems.md 2.3).
 
-    Each of the plan's 74 files is joined from up to 800 of them.
+    The plan joins up to 800 of them into each of its 74 files.
     """
     entry = read_datasets(Path(__file__).parents[2]).get("slimpajama")
     files = expected_files(entry)
@@ -453,7 +453,7 @@ def test_slimpajama_has_its_59166_files() -> None:
 def test_a_model_repository_is_a_source_too(
     server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Download files from the only folder of a model repository, as oscar-1GB does."""
+    """Download files from the only folder in a model repository, as oscar-1GB does."""
     monkeypatch.setenv("HF_ENDPOINT", server.address)
     server.files["/api/models/owner/name/tree/main?recursive=true"] = hub_tree(
         {NAMES[0]: content(0)}

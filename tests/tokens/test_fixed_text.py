@@ -1,5 +1,5 @@
-"""Text that is repaired in parts equals the result of ftfy.fix_text for the complete document,
-however it is divided.
+"""Text repaired in parts equals what ftfy.fix_text returns for the complete document, however it is
+divided.
 """
 
 from __future__ import annotations

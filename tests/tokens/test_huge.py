@@ -78,7 +78,7 @@ def test_edge_texts_among_words(tmp_path: Path) -> None:
     )
 )
 def test_a_border_is_a_border_of_tokens(parts: list[str]) -> None:
-    """For any mixture of texts, the ids of the pieces, joined, equal the ids of the complete text."""
+    """For any mixture of texts, the ids for all pieces together equal those for the complete text."""
     text = "".join(parts)
     before = documents.PIECE
     documents.PIECE = 3
@@ -140,7 +140,7 @@ def test_bad_huge_record_leaves_nothing(
 
 
 def gpt2_with(tmp_path: Path, **changes: object) -> Tokenizer:
-    """Write GPT-2's tokenizer.json with some parts replaced."""
+    """Write tokenizer.json for GPT-2 with some parts replaced."""
     content = json.loads(load_tokenizer("gpt2").judge.tokenizer.to_str())
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(content | changes))
@@ -148,7 +148,7 @@ def gpt2_with(tmp_path: Path, **changes: object) -> Tokenizer:
 
 
 def sentencepiece_tokenizer(tmp_path: Path, kind: str, **options: object) -> Tokenizer:
-    """Train a SentencePiece model of 300 pieces on the edge texts."""
+    """Train a SentencePiece model with 300 pieces on the edge texts."""
     import sentencepiece
 
     words = [" ".join([text, WORDS]) for text in EDGE_TEXTS if text.strip()] * 3
@@ -165,8 +165,8 @@ def sentencepiece_tokenizer(tmp_path: Path, kind: str, **options: object) -> Tok
 
 
 def assert_exact(tokenizer: Tokenizer) -> None:
-    """Check that the ids of the pieces of a text that arrives in parts equal those of the complete
-    text, and that there are many pieces.
+    """Check that text that arrives in parts is cut into many pieces, and that their ids equal those
+    for the complete text.
     """
     cut = cut_of(tokenizer)
     text = WORDS * 60
@@ -265,7 +265,7 @@ def test_a_border_that_changes_an_id_is_passed_over() -> None:
 
 
 def test_other_tokenizers_get_the_whole(tmp_path: Path) -> None:
-    """The tokens of other tokenizers may cross a border, because a token may contain a space."""
+    """Tokens from other tokenizers may cross a border, because a token may contain a space."""
     content = json.loads(load_tokenizer("gpt2").judge.tokenizer.to_str())
     content["added_tokens"].append(
         content["added_tokens"][0] | {"id": 50257, "content": "went home"}

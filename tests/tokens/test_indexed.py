@@ -43,7 +43,7 @@ def test_documents_are_read_back(prefix: Path) -> None:
 @pytest.mark.training
 @pytest.mark.filterwarnings("ignore")  # torch and megatron-core warn when imported
 def test_megatron_reads_the_same(prefix: Path) -> None:
-    """Read the files with megatron-core's own reader, as the trainer does."""
+    """Read the files with the megatron-core reader, as the trainer does."""
     from megatron.core.datasets.indexed_dataset import IndexedDataset
 
     theirs = IndexedDataset(str(prefix) + "_text_document")
@@ -57,7 +57,7 @@ def test_megatron_reads_the_same(prefix: Path) -> None:
 @pytest.mark.training
 @pytest.mark.filterwarnings("ignore")  # torch and megatron-core warn when imported
 def test_megatrons_writer_gives_the_same_bytes(tmp_path: Path, prefix: Path) -> None:
-    """Write the files with megatron-core's builder, called as preprocess_data.py calls it."""
+    """Write the files with the megatron-core builder, called as in preprocess_data.py."""
     import numpy as np
     import torch
     from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder

@@ -38,8 +38,9 @@ assert Path("out_text_document.bin").exists()
 
 
 def huge_kilobytes(folder: Path, before: str) -> int:
-    """Return how many kB of a process's heap are in large pages after it has run a script and allocated 64
-    MB in small blocks.
+    """Run a script in a new process, then allocate 64 MB there in small blocks.
+
+    Return how many kB of the heap are in large pages.
     """
     script = f"from pathlib import Path\n{before}\n{MEASURE_HEAP}"
     command = [sys.executable, "-c", script]

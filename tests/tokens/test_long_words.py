@@ -1,4 +1,6 @@
-"""A word of megabytes is cut between tokens: the ids stay the same, and little memory is needed."""
+"""A word that takes megabytes is cut between tokens: the ids stay the same, and little memory is
+needed.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,13 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ids_of_pieces(text: str, tokenizer: Tokenizer) -> tuple[list[int], int]:
-    """Return the ids of all pieces of a text, and the number of pieces."""
+    """Cut a text, and return the ids for all pieces and the number of pieces."""
     pieces = list(cut_long_words([text], tokenizer))
     assert "".join(pieces) == text
     return [token for piece in pieces for token in tokenizer.encode(piece)], len(pieces)
 
 
-# Letters whose tokens are long, so that a cut is often inside one, and the letters of a genome
+# Letters that form long tokens, so that a cut is often inside one, and the letters in a genome
 ALPHABETS = (
     "a",
     "ab",
@@ -69,7 +71,7 @@ def test_a_cut_word_has_the_ids_of_the_whole(letters, length, seed, around):
 
 
 def test_a_cut_that_would_change_an_id_is_not_made(gpt2, small_blocks, monkeypatch):
-    """Without the test of neighbors, these cuts in the middle of tokens would change the ids."""
+    """If neighbors were not tested, these cuts inside tokens would change the ids."""
     monkeypatch.setattr(long_words, "_token_border", lambda text, middle, tokenizer: middle)
     text = "understanding" * 100
     ids, number = ids_of_pieces(text, gpt2)
@@ -88,7 +90,7 @@ def test_usual_text_is_neither_cut_nor_encoded_twice(gpt2, monkeypatch):
 
 
 def changed_tokenizer(path: Path, **changes: object) -> Tokenizer:
-    """Return GPT-2's tokenizer with some settings changed."""
+    """Return the GPT-2 tokenizer with some settings changed."""
     content = json.loads(load_tokenizer("gpt2").judge.tokenizer.to_str())
     content.update({name: value for name, value in changes.items() if name in content})
     content["model"].update({name: value for name, value in changes.items() if name not in content})

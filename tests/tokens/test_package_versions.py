@@ -1,4 +1,4 @@
-"""Versions of packages without reading their descriptions."""
+"""Finds package versions without reading package descriptions."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class StopError(Exception):
 def half_done(
     tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Path, Path]:
-    """Return the source and prefix of work that was stopped when some shards were done."""
+    """Return the source and prefix for work that was stopped when some shards were done."""
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(many_texts))
     original = Committer.step
@@ -416,7 +416,7 @@ def test_disk_full_keeps_what_is_done(tmp_path: Path, many_texts: list[str], wor
 def test_jobs_of_an_array_share_the_work(
     tmp_path: Path, corpus_file: Path, many_texts: list[str], workers: int
 ) -> None:
-    """Run three jobs, of which one is lost, then two jobs, and then one that joins the shards."""
+    """Run three jobs and lose one, then two jobs, and then one that joins the shards."""
     options = TokenizeOptions(workers=workers, shard_bytes=20_000)
     prefix = tmp_path / "out"
     total = len(cut_shards([corpus_file], 20_000))
@@ -477,7 +477,7 @@ def test_work_interrupted_before_its_first_shard_leaves_nothing(
 
 @pytest.fixture
 def half_bad(tmp_path: Path) -> Path:
-    """Return a text of two shards, of which the second has a bad record."""
+    """Return a text with two shards. The second has a bad record."""
     good = json_lines(["a document of some words"] * 3000)
     source = tmp_path / "in.jsonl"
     source.write_bytes(good + good + b"bad\n")
@@ -510,7 +510,7 @@ def test_a_refused_share_keeps_the_work_of_other_jobs(tmp_path: Path, half_bad: 
 def test_a_refused_share_removes_nothing_where_it_cannot_lock_the_folder(
     tmp_path: Path, half_bad: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another job of the array may work in the folder. Lustre without flock returns ENOSYS."""
+    """Another job in the array may work in the folder. Lustre without flock returns ENOSYS."""
 
     def no_lock(descriptor: int, kind: int) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
@@ -525,8 +525,7 @@ def test_a_refused_share_removes_nothing_where_it_cannot_lock_the_folder(
 def test_a_starting_job_waits_for_one_that_removes_the_folder(
     tmp_path: Path, corpus_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the wait, a refused job could stop a job of the array that starts at the same
-    time."""
+    """Without the wait, a refused job could stop an array job that starts at the same time."""
     prefix = tmp_path / "out"
     options = TokenizeOptions(workers=1, shard_bytes=20_000)
     with ExitStack() as removing:
@@ -585,10 +584,10 @@ def test_shards_that_are_written_and_not_committed_are_kept(
     )
     part = TokenFiles(prefix).bin_part
     content = bytearray(part.read_bytes())
-    content[-3] ^= 1  # a byte of the last shard in the .bin
+    content[-3] ^= 1  # a byte in the last shard in the .bin
     part.write_bytes(content)
-    # Of nine finished shards, at most one is damaged. Each of the two workers may have finished
-    # another shard before it was stopped.
+    # Of nine finished shards, at most one is damaged. Both workers may have finished another shard
+    # before they were stopped.
     assert 8 <= again(source, prefix) <= 11
     assert made(prefix) == expected(many_texts)
 
@@ -598,7 +597,7 @@ def test_a_place_after_a_file_that_changed_is_not_trusted(
 ) -> None:
     """The run is stopped when both files are in the .bin but neither is hashed.
 
-    Then the first file loses a document, and the second file's tokens move.
+    Then the first file loses a document, and the tokens from the second file move.
     """
     folder = tmp_path / "in"
     prefix = tmp_path / "out"

@@ -67,7 +67,7 @@ def put(address: str, path: str, data: bytes = b"") -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     headers = {
         "Content-Type": "application/octet-stream"
-    }  # otherwise moto reads urllib's request as a form
+    }  # otherwise moto reads the urllib request as a form
     opener.open(
         urllib.request.Request(url, data=data, headers=headers, method="PUT"), timeout=30
     ).close()

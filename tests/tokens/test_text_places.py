@@ -1,4 +1,4 @@
-"""A run's text is fetched to the site folder for data or to data.folder, or used where it is."""
+"""The text for a run is fetched to the site folder for data or to data.folder, or used where it is."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Tokens are exactly those of GPT-2, other tokenizers come from a file, and an encoder that
-disagrees with its judge is refused."""
+"""Tokens are exactly those that GPT-2 uses, other tokenizers come from a file, and an encoder that
+disagrees with its judge is refused.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +113,7 @@ def test_joined_texts_with_other_ids_are_caught_in_a_shard(
 
 @pytest.fixture(scope="module")
 def openai() -> tiktoken.Encoding:
-    """Build OpenAI's own encoder with the shipped vocabulary. It needs no network."""
+    """Build the OpenAI encoder with the shipped vocabulary. It needs no network."""
     plain = [
         *range(33, 127),
         *range(161, 173),
@@ -169,7 +170,7 @@ def test_part_of_a_character_is_shown_as_one_that_is_missing() -> None:
 
 
 def test_ids_of_the_padding_are_shown_not_refused() -> None:
-    """An untrained model may sample ids of the padding, because the padded size is 50,304."""
+    """An untrained model may sample ids from the padding, because the padded size is 50,304."""
     assert load_tokenizer().decode([15496, 50300, 995]) == "Hello<id 50300> world"
     assert load_tokenizer().pieces([50257, -1]) == ["<id 50257>", "<id -1>"]
 
@@ -191,7 +192,7 @@ def test_a_changed_vocabulary_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def own_tokenizer(tmp_path: Path) -> Path:
-    """Train a byte-level tokenizer of 400 tokens with its own end-of-text token."""
+    """Train a byte-level tokenizer with 400 tokens and its own end-of-text token."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())

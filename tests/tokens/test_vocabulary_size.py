@@ -1,4 +1,6 @@
-"""The size of a vocabulary from only the tokenizer file, compared with the packages that load it."""
+"""The vocabulary size, read from only the tokenizer file, matches what the packages that load it
+report.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Write <framework>-<commit>.json: the options of an upstream checkout, read from its source
+"""Write <framework>-<commit>.json: the options in an upstream checkout, read from its source
 without running it.
 
     python tests/upstream/make.py GIT_DIRECTORY megatron-lm REPOSITORY COMMIT FILE...
     python tests/upstream/make.py GIT_DIRECTORY nemo REPOSITORY COMMIT FILE.yaml...
 
-Only facts are kept: names, numbers of values, types and choices, and the dotted keys and value
-kinds of a configuration.
+Only facts are kept: names, value counts, types and choices, and the dotted keys and value kinds in
+a configuration.
 """
 
 import ast
@@ -23,20 +23,20 @@ DEEPSPEED = {
     "--deepspeed_config": {"values": 1, "type": "str"},
     "--deepspeed_mpi": {"values": 0, "type": "flag"},
 }
-"""The options that deepspeed.add_config_arguments adds (DeepSpeed 0.12 to 0.19), which no file of
+"""The options that deepspeed.add_config_arguments adds (DeepSpeed 0.12 to 0.19), which no file in
 the checkouts contains.
 """
 
 
 def source(git, commit, name):
-    """Return a file of the checkout at the commit."""
+    """Return a file from the checkout at the commit."""
     return subprocess.run(
         ["git", "-C", git, "show", f"{commit}:{name}"], capture_output=True, text=True, check=True
     ).stdout
 
 
 def options(text):
-    """Return every `add_argument` call of a Python source: option names, and what may follow them."""
+    """Return every `add_argument` call in a Python source: option names, and what may follow them."""
     found = {}
     for call in ast.walk(ast.parse(text)):
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
@@ -70,7 +70,7 @@ def fact(words):
 
 
 def literal(node, default):
-    """Return the value of a literal, or the default if there is none."""
+    """Return the value that a literal has, or the default if there is none."""
     if node is None:
         return default
     try:
@@ -90,12 +90,12 @@ def allowed(node):
 
 
 def keys(text):
-    """Return the dotted keys of a configuration, with the kind of each value."""
+    """Return the dotted keys in a configuration, each with its value kind."""
     return dict(sorted(walk(yaml.safe_load(text), "")))
 
 
 def walk(tree, prefix):
-    """Yield the leaves of nested mappings."""
+    """Yield the leaves in nested mappings."""
     for name, value in tree.items():
         here = f"{prefix}{name}"
         if isinstance(value, dict):
