@@ -56,7 +56,7 @@ def plan(
         if as_json:
             show([prediction.as_dict() for prediction in predictions])
         else:
-            show(predictions_text(predictions))
+            show(predictions_text(predictions, are_corrected=measured is not None))
 
         return
 

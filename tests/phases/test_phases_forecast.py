@@ -19,6 +19,7 @@ from runbook.core.errors import ParamsError
 from runbook.params.project import project_root
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.run_search import search_run
+from runbook.planning.cost.calibration import LIKE
 from runbook.planning.messages import PlanningMessage
 from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.predictions import predict_file, predictions_text
@@ -182,9 +183,13 @@ def test_measured_rows_of_the_same_system_correct_the_predictions(tmp_path: Path
         assert row["low"] < row[TOKENS] < row["high"]
         assert row["high"] / row["low"] < (high or 0) / (low or 1), "a measurement narrows it"
         assert row["iteration_ms"] == pytest.approx(1e3 * row["seconds_per_step"])
-    text = predictions_text(predict_file(path, measured)).splitlines()
+    text = call("--predict", str(path), "--measured", str(measured)).output.splitlines()
     corrected = SpeedMessage.CORRECTED.fill(count=1)
-    assert [line.endswith(corrected) for line in text] == [True, True, False, False]
+    assert [line.endswith(corrected) for line in text[:4]] == [True, True, False, False]
+    assert text[4:] == [
+        SpeedMessage.NOT_CORRECTED.fill(uncorrected=2, predicted="4 rows", like=LIKE)
+    ]
+    assert f"({found[0]['low']:g} to {found[0]['high']:g})" in text[0]
 
 
 def test_a_stated_share_of_the_peak_is_a_measurement_too(tmp_path: Path) -> None:

@@ -31,6 +31,10 @@ class SpeedMessage(Message):
         ".mfu, .tokens_per_second)"
     )
     SECONDS_A_STEP = "{seconds:.4g} s per step"
+    NOT_CORRECTED = (
+        "{uncorrected} of {predicted} not corrected: no measured row has the same accelerator, "
+        "precision and software, and between 1/{like:g} and {like:g} times as many operations per step."
+    )
     NOT_KNOWN = "not known"
     NOT_A_FACT = "--set {word}: explain takes KEY=VALUE. Nearest: {near}."
     NOT_A_PLAIN_NUMBER = (

@@ -2,12 +2,14 @@
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
+from runbook.core.checks import counted
 from runbook.core.errors import ParamsError
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
+from runbook.planning.cost.calibration import LIKE
 from runbook.tools.speed.measured_rows import with_measurements
 from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.predict import Prediction, check_columns, predict_rows
@@ -52,9 +54,22 @@ def _read_table(path: Path) -> list[dict[str, str | None]]:
         ) from error
 
 
-def predictions_text(predictions: Iterable[Prediction]) -> str:
-    """Return the predictions as text for a terminal, one line each."""
-    return "\n".join(map(_prediction_line, predictions))
+def predictions_text(predictions: Sequence[Prediction], *, are_corrected: bool = False) -> str:
+    """Return the predictions as text for a terminal, one line each.
+
+    If a table of measured speeds was given, a last line counts the rows that it did not correct.
+    """
+    lines = [_prediction_line(prediction) for prediction in predictions]
+    predicted = [one for one in predictions if one.setup is not None]
+    uncorrected = [one for one in predicted if one.correction is None]
+    if are_corrected and uncorrected:
+        lines.append(
+            SpeedMessage.NOT_CORRECTED.fill(
+                uncorrected=len(uncorrected), predicted=counted(len(predicted), "row"), like=LIKE
+            )
+        )
+
+    return "\n".join(lines)
 
 
 def _prediction_line(prediction: Prediction) -> str:
@@ -63,7 +78,8 @@ def _prediction_line(prediction: Prediction) -> str:
     if prediction.tokens_s_per_accel is None:
         speed = f"unknown: {prediction.reason}"
     else:
-        tokens = f"{prediction.tokens_s_per_accel:g} tokens/s"
+        low, high = prediction.interval
+        tokens = f"{prediction.tokens_s_per_accel:g} tokens/s ({low:g} to {high:g})"
         speed = f"{tokens}, {prediction.tflops_per_accel:g} TFLOP/s ({row.convention})"
         if prediction.correction:
             speed += SpeedMessage.CORRECTED.fill(count=prediction.correction.measurements)
