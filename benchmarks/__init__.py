@@ -1,1 +1,1 @@
-"""Measurements of this project: `python -m benchmarks.NAME`."""
+"""Benchmarks for this project: `python -m benchmarks.NAME`."""

@@ -2,7 +2,7 @@
 
     python -m benchmarks.analysis_logs [--lines 1000000] [--formats NAME...] [--folder DIR] [--json FILE]
 
-Each log repeats the layout of a line in tests/samples with changing numbers. A separate process on
+Each log repeats lines as in tests/samples, with changing numbers. A separate process on
 one core reads each log. The kernel reports its time and its peak memory. The records that the
 process prints are counted.
 """
@@ -188,7 +188,7 @@ def make(path: Path, line: Callable[[int], str], lines: int) -> None:
 
 
 def read(path: Path, output: Path) -> dict[str, float]:
-    """Return the seconds, CPU seconds and bytes of memory that one process takes to read the log on one core."""
+    """Read the log in a process on one core. Return the seconds, CPU seconds and memory it took."""
     core = min(os.sched_getaffinity(0))
     began = time.perf_counter()
     child = os.fork()
@@ -210,13 +210,13 @@ def read(path: Path, output: Path) -> dict[str, float]:
 
 
 def count(output: Path) -> int:
-    """Count the records in the JSON without loading all of it."""
+    """Count the records in the JSON file without loading the whole file."""
     with output.open("rb") as stream:
         return sum(line.lstrip().startswith(b'{"iteration"') for line in stream)
 
 
 def measure(name: str, lines: int, folder: Path) -> dict[str, object]:
-    """Write the log of one format and read it. Return the row of the table."""
+    """Write a log in one format and read it. Return the row for the table."""
     path = folder / "log"
     output = folder / "json"
     make(path, FORMATS[name], lines)

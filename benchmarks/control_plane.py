@@ -56,7 +56,7 @@ SCRIPT_OPERATIONS = 2 + 2 / 5 + 0.5
 renames its heartbeat every five, and rank.sh on rank 0 looks for `stop` every two seconds;
 `rank_script_operations` measures the latter.
 """
-GROUPS = 25  # process groups of a rank, as megatron-core creates them
+GROUPS = 25  # process groups for a rank, as megatron-core creates them
 AUDITED = {
     "open",
     "os.rename",
@@ -71,7 +71,7 @@ WRAPPED = ("stat", "lstat", "access", "utime")
 
 
 class Clock:
-    """The simulated uptime of the machine, which the stand-in ranks read."""
+    """The simulated machine uptime, which the stand-in ranks read."""
 
     now = heartbeat.uptime()
 
@@ -84,7 +84,7 @@ CLOCK = Clock()
 
 
 class Operations:
-    """Counts this process's metadata operations, in the run folder and elsewhere on this machine."""
+    """Counts metadata operations in this process, in the run folder and elsewhere on this machine."""
 
     def __init__(self) -> None:
         self.counts = Counter[str]()
@@ -114,7 +114,7 @@ class Operations:
 
     @contextlib.contextmanager
     def counting(self, root: Path) -> Iterator[Counter[str]]:
-        """Count the operations that the body of the `with` statement performs below `root` and elsewhere."""
+        """Count the operations in the `with` body, below `root` and elsewhere."""
         self.counts, self.root, self.on = Counter(run=0, machine=0), str(root), True
         try:
             yield self.counts
@@ -159,7 +159,7 @@ class StandInStore:
 
 
 class ControlPlane:
-    """The control plane of one training run with this many ranks, in a separate folder."""
+    """The control plane for one training run with this many ranks, in a separate folder."""
 
     def __init__(self, folder: Path, spec: PhasePlan, num_ranks: int) -> None:
         self.folder = folder
@@ -175,7 +175,7 @@ class ControlPlane:
         return Ranks(rank, self.num_ranks, rank % self.local, "srun", "node0", 29500)
 
     def start(self) -> dict[str, Any]:
-        """Let every rank read the plan and open the heartbeats of its machine."""
+        """Let every rank read the plan and open the heartbeats for its machine."""
         environment = {"RUNBOOK_JOB_FOLDER": str(self.job), "LOCAL_WORLD_SIZE": str(self.local)}
         with OPERATIONS.counting(self.folder) as counts:
             for rank in range(self.num_ranks):
@@ -193,9 +193,9 @@ class ControlPlane:
         }
 
     def heartbeats(self, seconds: float) -> dict[str, Any]:
-        """Run the checks of all watchdogs for this many simulated seconds.
+        """Run the checks in all watchdogs for this many simulated seconds.
 
-        Rank 0's processor time is measured at the real interval.
+        The processor time for rank 0 is measured at the real interval.
         """
         with OPERATIONS.counting(self.folder) as counts:
             for _ in range(round(seconds / HEARTBEAT_SECONDS)):
@@ -277,7 +277,7 @@ class ControlPlane:
         return {"operations": dict(counts), "metadata_bytes": size, "rank_0_seconds": seconds}
 
     def requeue(self) -> dict[str, Any]:
-        """Read what a restarted job reads: the trainer reads the plan's events, and the results read all metrics."""
+        """Read what a restarted job reads: run events for the trainer, all metrics for the results."""
         begun = time.process_time()
         tracemalloc.start()
         with OPERATIONS.counting(self.folder) as counts:
@@ -333,14 +333,14 @@ class ControlPlane:
         return {"operations": dict(counts), "store_bytes": size, "rank_0_seconds": rank_0}
 
     def close(self) -> None:
-        """Remove the heartbeat files of this machine."""
+        """Remove the heartbeat files for this machine."""
         for rank, watchdog in enumerate(self.watchdogs):
             file: HeartbeatFile = watchdog._file
             file.close(remove=rank % self.local == 0)
 
 
 def step_record(iteration: int) -> StepRecord:
-    """Return the record of a step as the training loop reports it."""
+    """Return the record for a step as the training loop reports it."""
     parts = {"forward_backward_seconds": 0.81, "optimizer_seconds": 0.12}
     return StepRecord(
         iteration,
@@ -387,7 +387,7 @@ def rank_script_operations() -> dict[str, float] | None:
 
 
 def measure(num_ranks: int) -> dict[str, Any]:
-    """Measure every part of the control plane with this many ranks."""
+    """Measure each part of the control plane with this many ranks."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_plan_file(*load_plan("local", ()), folder)

@@ -1,6 +1,6 @@
 """The commands that the data benchmark measures.
 
-They are our own, Megatron-LM's two tools, and the documents' three steps.
+They are our own, two tools from Megatron-LM, and the three steps in the documents.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _OVERRIDE = "import typing\nif not hasattr(typing, 'override'):\n    typing.over
 
 @dataclass(frozen=True)
 class Run:
-    """The measurements of one process and its children, from its start to its end."""
+    """Measurements for one process and its children, from start to end."""
 
     wall: float
     cpu: float
     rss: int
-    """Peak resident memory of the largest process, in bytes."""
+    """Peak resident memory in the largest process, in bytes."""
 
     written: int
     """Bytes that were written, or will be written, to the disk."""
@@ -74,7 +74,7 @@ NO_CHECKOUT = "{folder} is not a checkout of Megatron-LM: it has no tools/prepro
 
 @dataclass(frozen=True)
 class Megatron:
-    """A checkout of Megatron-LM, and the settings that let its tools start on a CPU without a network."""
+    """A Megatron-LM checkout, and the settings that let its tools start on a CPU without a network."""
 
     folder: Path
     python: Path
@@ -103,7 +103,7 @@ class Megatron:
         return cls(folder, python or Path(sys.executable), vocabulary, {"env": env, "cwd": folder})
 
     def slow(self, source: Path, prefix: Path, workers: int) -> list[str]:
-        """Return the command of preprocess_data.py, which all five documents use."""
+        """Return the command for preprocess_data.py, which all five documents use."""
         return [*self._words("preprocess_data.py", source, prefix), "--workers", str(workers)]
 
     def fast(self, source: Path, prefix: Path) -> list[str]:
@@ -136,7 +136,7 @@ def measure_command(
     env: dict[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Run:
-    """Remove the command's old output, run the command, and remove its new output.
+    """Remove old output, run the command, and remove its new output.
 
     Python may store compiled modules, as for an installed package, even if this environment forbids
     it.
@@ -228,7 +228,7 @@ def _from_manifest(prefix: Path) -> dict[str, Any]:
 
 
 def remove(prefix: Path) -> None:
-    """Remove all files of a prefix."""
+    """Remove all files with this prefix."""
     for path in prefix.parent.glob(f"{prefix.name}[._]*"):
         if path.is_dir():
             shutil.rmtree(path)

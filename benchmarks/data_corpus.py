@@ -1,8 +1,8 @@
 """Text for the data benchmarks: English generated from the shipped corpus, or your own JSON lines.
 
-`prose` joins the paragraphs of the shipped corpus (the World Factbook and Shakespeare, 12 MB) in a
+`prose` joins paragraphs from the shipped corpus (the World Factbook and Shakespeare, 12 MB) in a
 seeded random order. That alone would favour encoders that cache words, so 5 words in 100 are
-replaced by invented words, built from the letter triples of real words. New words therefore keep
+replaced by invented words, built from letter triples in real words. New words therefore keep
 appearing, as in real English (`variety` counts them; docs/data.md gives the comparison). `code` is
 every .py, .md, .rst, .txt and .h file below the Python environment: many rare words, which slow
 down every encoder.
@@ -106,9 +106,9 @@ def variety(texts: Iterable[str]) -> tuple[int, int]:
 
 
 def write_corpus(folder: Path, texts: Iterator[str], limit: int) -> None:
-    """Write the same records twice, with the keys of SlimPajama.
+    """Write the same records twice, with the keys that SlimPajama has.
 
-    The records go into whole.jsonl, and into sixteen .jsonl.zst files of level 3.
+    The records go into whole.jsonl, and into sixteen .jsonl.zst files compressed at level 3.
     """
     from backports import zstd
 

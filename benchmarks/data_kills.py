@@ -1,11 +1,11 @@
-"""Kill `runbook data tokenize` with all of its workers at random moments, and run it again each time.
+"""Kill `runbook data tokenize` with all its workers at random moments, and run it again each time.
 
     python -m benchmarks.data_kills FOLDER [--kills 50] [--workers 2] [--seed 1]
 
-FOLDER contains a few hundred megabytes of text. Each moment is within the duration of an
-undisturbed run. At the end, the output must equal that of the undisturbed run byte for byte, and
-each kill may cost at most one shard per worker. A hook in the processes' sitecustomize records each
-start of a shard. A shard that started n times was repeated n - 1 times.
+FOLDER contains a few hundred megabytes of text. Each moment is within the time that an undisturbed
+run takes. At the end, the output must equal that from the undisturbed run byte for byte, and each
+kill may cost at most one shard per worker. A hook in sitecustomize records each time that a process
+starts a shard. A shard that started n times was repeated n - 1 times.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""Speed of the data pipeline.
+"""Measures how fast the data pipeline is.
 
-The pipeline is compared with Megatron-LM's own tools on the same text, stage by stage, with one and
-two workers.
+The pipeline is compared with the tools in Megatron-LM on the same text, stage by stage, with one
+and two workers.
 
     python -m benchmarks.data_tokenize [--megatron CHECKOUT [--python PYTHON]] [--text FILE.jsonl] [--megabytes 220]
                                        [--rounds 5] [--slow-rounds 1] [--folder DIR] [--json FILE]
 
-CHECKOUT is a clone of NVIDIA/Megatron-LM; PYTHON is an interpreter that can import it (torch,
-transformers, triton; gigatoken for its fast tool). Without CHECKOUT, the Hugging Face tokenizers,
-which the Megatron tool calls, are measured with our own reader. If gigatoken and awkward are
-installed here, gigatoken is measured as well. It has a minimal writer around it
+CHECKOUT is a clone of NVIDIA/Megatron-LM; PYTHON is an interpreter that can import it (with torch,
+transformers, triton, and gigatoken for the fast tool). Without CHECKOUT, the Hugging Face
+tokenizers, which the Megatron tool calls, are measured with our own reader. If gigatoken and
+awkward are installed here, gigatoken is measured as well. It has a minimal writer around it
 (`benchmarks.gigatoken_writer`), and is bound to one core, as our command is. Every measured command
 is a separate process, timed from its start to its end with its imports. Commands alternate, so that
 other load on the machine slows all of them. The median is reported. Our command with one worker is
-bound to one core. Megatron's tools may use all cores. Megatron's tools read whole.jsonl. Our
+bound to one core. The Megatron tools may use all cores. They read whole.jsonl. Our
 command reads that file and, in other runs, the same records as sixteen .jsonl.zst. All outputs must
 be equal, byte for byte.
 """
@@ -36,7 +36,7 @@ from benchmarks.data_commands import Megatron, Run, measure_command, ours, three
 
 
 def whole_lines(text: bytes) -> Iterator[bytes]:
-    """Yield blocks of whole lines in the size that the pipeline uses."""
+    """Yield blocks with whole lines, as large as those in the pipeline."""
     from runbook.tokens.sources.input_files import BLOCK
 
     start = 0
@@ -47,7 +47,7 @@ def whole_lines(text: bytes) -> Iterator[bytes]:
 
 
 def floors(inputs: list[Path]) -> dict[str, float]:
-    """Measure the seconds of each stage on its own, on one core."""
+    """Measure how many seconds each stage takes on its own, on one core."""
     import numpy as np
     from backports import zstd
 
@@ -153,7 +153,7 @@ def slow_rows(
 def measure(
     name: str, folder: Path, megatron: Megatron | None, rounds: int, slow_rounds: int
 ) -> dict[str, Any]:
-    """Return all measurements of one corpus."""
+    """Return all measurements for one corpus."""
     runs: dict[str, list[Run]] = {}
     sums: dict[str, str] = {}
     alone: list[dict[str, float]] = []

@@ -1,4 +1,4 @@
-"""Compare the trainer's two engines: whether they reach the same losses, and how fast each is.
+"""Compare the two engines in the trainer: whether they reach the same losses, and how fast each is.
 
     python -m benchmarks.engines agree     every allowed mixture on at most 4 processes, 20 iterations in fp32
     python -m benchmarks.engines speed     the smoke shape, alternately, median of the rounds
@@ -41,7 +41,7 @@ RIVALS = {
 }
 STEPS = 5
 LEFT_OUT = 2
-"""Steps per turn (`STEPS`), and how many of the first are left out."""
+"""Steps per turn (`STEPS`), and how many steps at the start are left out."""
 
 
 def main() -> None:
@@ -72,7 +72,7 @@ def warm() -> Iterator[Zygote]:
 
 
 def agree(zygote: Zygote, root: Path) -> None:
-    """Print how far losses and gradient norms differ from those of megatron-core in one process."""
+    """Print how far losses and gradient norms differ from those with megatron-core in one process."""
     specs.write_corpus(root / "corpus_text_document")
     one = metrics(zygote, root, specs.spec(iterations=ITERATIONS))
     say(
@@ -119,7 +119,7 @@ def speed(zygote: Zygote, root: Path, rounds: int, copies: int, precision: str) 
 def metrics(
     zygote: Zygote, root: Path, content: dict[str, Any], patch: str = ""
 ) -> list[dict[str, Any]]:
-    """Train in a new folder and return the records of its metrics.jsonl.
+    """Train in a new folder and return the records in metrics.jsonl.
 
     `patch` names the function that each rank calls first (module:function).
     """
@@ -131,7 +131,7 @@ def metrics(
     assert set(job.codes) == {0}, job.err[-3000:]
     shutil.rmtree(
         folder / "checkpoints", ignore_errors=True
-    )  # the checkpoints of all turns would fill the disk
+    )  # checkpoints from all turns would fill the disk
     found: list[dict[str, Any]] = job.metrics
     return found
 

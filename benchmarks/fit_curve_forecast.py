@@ -3,7 +3,7 @@
     python -m benchmarks.fit_curve_forecast            # measure, and compare with the shipped coefficients
     python -m benchmarks.fit_curve_forecast --write    # write runbook/forecast/curve_coefficients.json
 
-Source, license and sha256 of the curves are in benchmarks/forecast/README.md. There are two
+benchmarks/forecast/README.md gives the source, license and sha256 for the curves. There are two
 families, each with its own model. In the first, a folder of the source is one training recipe with
 up to four repetitions, so curves are left out by folder, never one by one. Leaving out a whole
 track (short, medium, optimizers) is a harder test: the fit sees no curve of the same kind. In the
@@ -37,7 +37,7 @@ from runbook.forecast.laws import Array
 
 FOLDER = Path(__file__).parent / "forecast"
 SHARES_FITTED = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""Fractions of the steps at which each curve is cut for the fit."""
+"""Each curve is cut for the fit after these fractions of its steps."""
 REPETITIONS_FITTED = 4
 """Maximum number of repetitions per recipe to use in the fit."""
 DIGITS = 5
@@ -55,7 +55,7 @@ class Curve:
 
     @property
     def folder(self) -> str:
-        """The curve's folder in the source: one recipe."""
+        """The folder with this curve in the source. Each folder is one recipe."""
         return self.run.partition("#")[0]
 
     @property
@@ -98,15 +98,15 @@ Group = Callable[[Curve], str]
 
 @dataclass(frozen=True)
 class Family:
-    """A family of curves to which one curve model is fitted.
+    """A curve family to which one model is fitted.
 
-    It also holds the groupings by which curves are held out to measure the model's errors.
+    It also holds the groupings by which curves are held out to measure the errors in the model.
     """
 
     name: str
     table: str
     left_out: dict[str, Group]
-    """The groups to leave out, by name. The errors of the first grouping determine the interval."""
+    """The groups to leave out, by name. Errors with the first grouping determine the interval."""
 
     @property
     def path(self) -> Path:
@@ -129,7 +129,7 @@ FAMILIES = (
 
 
 def read_curves(path: Path = FAMILIES[0].path) -> list[Curve]:
-    """Read the validation losses of every curve, except the one before the first step."""
+    """Read the validation losses for every curve, except the one before the first step."""
     rows = defaultdict(list)
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -149,7 +149,7 @@ def _curve(run: str, rows: list[dict[str, str]]) -> Curve:
 
 
 def few_repetitions(curves: list[Curve]) -> list[Curve]:
-    """Return the first repetitions of every recipe."""
+    """Return the first repetitions for every recipe."""
     counts: Counter[str] = Counter()
     kept = []
     for curve in curves:
@@ -198,7 +198,7 @@ class Errors:
 
 
 def models_without(curves: list[Curve], group: Group) -> dict[str, CurveModel]:
-    """Return a model for each group, fitted to the curves of the others."""
+    """Return a model for each group, fitted to the curves in all other groups."""
     fitted_cuts = cuts_of(few_repetitions(curves), SHARES_FITTED)
     return {
         name: fit([cut for cut in fitted_cuts if group(cut.curve) != name])
@@ -207,7 +207,7 @@ def models_without(curves: list[Curve], group: Group) -> dict[str, CurveModel]:
 
 
 def half_widths_of(curves: list[Curve], group: Group, models: dict[str, CurveModel]) -> Array:
-    """Return the factors by which the models' deviations are multiplied.
+    """Return the factors by which deviations from the models are multiplied.
 
     With these factors, 80% of the left-out curves lie within the intervals.
     """
@@ -245,7 +245,7 @@ def errors_at(
 
 
 def content_of(family: Family, model: CurveModel, cuts: list[Cut]) -> dict[str, Any]:
-    """Return the coefficients of a family that the package ships."""
+    """Return the coefficients that the package ships for a family."""
     return {
         "curves_sha256": hashlib.sha256(family.path.read_bytes()).hexdigest(),
         "mean_change": model.mean_change,

@@ -20,7 +20,7 @@ BLOCK = 4 << 20
 
 
 def blocks(path: Path) -> Iterator[bytes]:
-    """Yield whole lines of a file, compressed or not, a few megabytes at a time."""
+    """Yield whole lines from a file, compressed or not, a few megabytes at a time."""
     from backports import zstd
 
     tail = b""

@@ -5,7 +5,7 @@
     python -m benchmarks.gpu --plan FOLDER/gpu.json [--copy FILE]
     python -m benchmarks.gpu --write-losses
 
-Each job of a stage is a process with its own deadline. While it measures, the next jobs import
+Each job in a stage is a process with its own deadline. While it measures, the next jobs import
 their modules. FOLDER/gpu.json is rewritten after every row, so that an interrupted call keeps its
 rows. benchmarks/gpu.md says what each stage measures and what the file contains; docs/gpu.md says
 how to run this on a machine with a GPU.
@@ -123,7 +123,7 @@ def set_variables(caches: Path, *, rehearsal: bool) -> None:
 
 
 def interprets_triton() -> bool:
-    """Return whether Triton's kernels can be interpreted on a CPU.
+    """Return whether Triton kernels can be interpreted on a CPU.
 
     Triton 3.6 reads loop bounds in a way that numpy 2.4 warns about and numpy 2.5 refuses.
     """
@@ -148,7 +148,7 @@ def commit_of_git() -> str:
 
 
 def write_losses() -> None:
-    """Train the models of the correctness stage on this CPU."""
+    """Train the models in the correctness stage on this CPU."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     from benchmarks.gpu_stages import trainings
 

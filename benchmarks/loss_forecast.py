@@ -1,11 +1,11 @@
-"""Measure the forecast of final losses on published training runs.
+"""Measure how well final losses are forecast for published training runs.
 
     python -m benchmarks.loss_forecast [FIT.csv TARGET.csv]
 
-There are two protocols. `parts` fits the runs below a threshold of compute and forecasts those
-above it, as marked in the tables. `rolling` fits the smallest 50, 65 and 80% of all runs by
-compute, and forecasts the others. Next to each result is one from fitting plain E + A/N^a + B/D^b,
-without weights, penalties, vote or correction.
+There are two protocols. `parts` fits the runs below a compute threshold and forecasts those above
+it, as marked in the tables. `rolling` fits the smallest 50, 65 and 80% of all runs by compute, and
+forecasts the others. Next to each result is one from fitting plain E + A/N^a + B/D^b, without
+weights, penalties, vote or correction.
 
 Then each ladder in ladders_corpus.csv and ladders_blind.csv forecasts its run. The line through the
 rungs was chosen with the first table, before the second existed. If you pass two tables of your
@@ -50,7 +50,7 @@ def read_table(path: Path) -> tuple[Runs, Array]:
 
 
 def splits() -> Iterator[Split]:
-    """Yield the splits of both protocols."""
+    """Yield the splits for both protocols."""
     for name in TABLES:
         runs, is_target = read_table(FOLDER / f"{name}.csv")
         yield Split(f"parts | {name}", runs.take(~is_target), runs.take(is_target))
@@ -63,7 +63,7 @@ def splits() -> Iterator[Split]:
 
 
 def plain_errors(split: Split) -> Array:
-    """Return relative errors of a plain fit, without the penalty on exponents."""
+    """Return relative errors with a plain fit, without the penalty on exponents."""
     penalty = laws.EXPONENT_PENALTY
     laws.EXPONENT_PENALTY = 1e-9
     try:
@@ -100,7 +100,7 @@ LADDERS = ("ladders_corpus", "ladders_blind")
 
 
 def ladder_rows(table: str) -> Iterator[str]:
-    """Yield a row for each ladder on the shipped corpus: forecast, interval, and the loss of its run."""
+    """Yield a row for each ladder on the shipped corpus: forecast, interval, final loss."""
     runs = read_finished_trainings(FOLDER / f"{table}.csv")
     for series in dict.fromkeys(row.series for row in runs):
         ladder = [row for row in runs if row.series == series]

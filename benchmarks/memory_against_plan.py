@@ -2,7 +2,7 @@
 
     python -m benchmarks.memory_against_plan [--all | --deepspeed]
 
-Each row trains a few steps on mock data with the project's own trainer. It prints the planned bytes
+Each row trains a few steps on mock data with our own trainer. It prints the planned bytes
 next to the peak resident memory on the fullest rank (metrics.jsonl), and the planned step time,
 corrected by the median over steps 2 to 5, next to the median over later steps. Run it on an idle
 machine.
@@ -137,7 +137,7 @@ def measure(words: str) -> dict[str, float]:
 
 
 def train(folder: Path, world_size: int) -> None:
-    """Run the trainer's ranks to completion."""
+    """Run the ranks to completion."""
     shared = {
         "WORLD_SIZE": str(world_size),
         "LOCAL_WORLD_SIZE": str(world_size),

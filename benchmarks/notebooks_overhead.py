@@ -1,17 +1,18 @@
-"""The cost of notebooks.
+"""Measures what notebooks cost.
 
 It compares papermill with the same calls without it, and measures the time that watching takes from
 a training run.
 
 python -m benchmarks.notebooks_overhead [--part notebooks|watching|look] [--steps N] [--run DIR]
 
-1. papermill executes each notebook of a small run, as in `runbook run`. Then the notebook's cells
-   run as one plain Python program in another run folder. The difference is the cost of papermill,
-   the kernel, saving and the report.
+1. papermill executes each notebook in a small run, as in `runbook run`. Then the notebook cells run
+   as one plain Python program in another run folder. The difference is what papermill, the kernel,
+   saving and the report cost.
 2. A training run goes through alternating turns: unwatched, and watched by a kernel that is started
-   as a browser would start it and draws the run's figure once a second. Each turn has a median step
-   time; the difference between the medians of the two kinds of turns is the cost of watching.
-3. `look`: CPU seconds of one look at the finished run DIR: it asks the scheduler, reads the new
+   as a browser would start it and draws the figure for the run once a second. Each turn has a
+   median step time; the difference between the medians with and without watching is what watching
+   costs.
+3. `look`: CPU seconds for one look at the finished run DIR: it asks the scheduler, reads the new
    lines, and draws the figure as text and HTML. A watch cell does this once a second. CPU time
    hardly depends on other programs on the machine.
 """
@@ -107,7 +108,7 @@ class Watcher:
         )
 
     def seconds(self) -> tuple[float, float]:
-        """Return the CPU seconds of the kernel so far, and the current time."""
+        """Return the CPU seconds that the kernel used so far, and the current time."""
         used = psutil.Process(self.manager.provisioner.pid).cpu_times()
         return used.user + used.system, time.monotonic()
 
@@ -132,7 +133,7 @@ class Watcher:
 
 
 def watching(toy: Toy, steps: int) -> tuple[list[float], list[float], int, float]:
-    """Return the median step times of the turns without and with a watcher.
+    """Return the median step times for turns without and with a watcher.
 
     Also return how many pictures were drawn, and the share of a core used to draw them.
     """
@@ -202,7 +203,7 @@ def look(folder: Path, times: int = 200) -> dict[str, float]:
 def seconds_of_a_look(
     picture: LiveView, state: Callable[[], JobStatus], times: int
 ) -> dict[str, float]:
-    """Return the mean CPU seconds of one look, over `times` looks."""
+    """Return the mean CPU seconds for one look, over `times` looks."""
     began = time.process_time()
     for _ in range(times):
         picture.progress.draw_beside(picture.curve(), picture.last_events())
@@ -242,7 +243,7 @@ def main() -> None:
 
 
 def measured_notebooks(root: Path, text: str) -> dict[str, object]:
-    """Return the results of the first part in the printed form."""
+    """Return the results from the first part as they are printed."""
     toy = Toy(root, text)
     try:
         rows = notebooks(toy)
@@ -256,7 +257,7 @@ def measured_notebooks(root: Path, text: str) -> dict[str, object]:
 
 
 def measured_watching(root: Path, text: str, steps: int) -> dict[str, object]:
-    """Return the results of the second part in the printed form."""
+    """Return the results from the second part as they are printed."""
     toy = Toy(root, text)
     try:
         made = toy.run(toy.root / "papermill", "--to", "smoke")

@@ -2,9 +2,9 @@
 
 It uses SDPA, fused AdamW, autocast and torch.compile.
 
-The second program (`even`) uses the number formats of our trainer: in bf16 its weights are bf16,
-not cast again in every micro-batch. Gradients are added up in float32, and the optimizer updates a
-float32 copy.
+The second program (`even`) uses the same number formats as our trainer: in bf16 its weights are
+bf16, not cast again in every micro-batch. Gradients are added up in float32, and the optimizer
+updates a float32 copy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of the model that both programs train."""
+    """The model shape that both programs train."""
 
     layers: int
     hidden: int

@@ -3,14 +3,14 @@
     python -m benchmarks.predict_after_measurement [--fit]
 
 Each row is predicted from a few random other rows with the same source, accelerator, number format
-and program, which stand in for a user's measurements. All rows are predicted by coefficients that
+and program, which stand in for measurements by a user. All rows are predicted by coefficients that
 were fitted without their source, or are the first prediction of a blind test, as for a user whose
-system is in no table. The plain ratio multiplies all steps by the median of measured to predicted
-step time.
+system is in no table. The plain ratio multiplies all steps by the median ratio of measured to
+predicted step time.
 
 With --fit, the spreads in `runbook.planning.cost.measured_steps` are fitted again, by the
 likelihood of the error in each row given the error in one other row. They are also fitted with each
-sixth of the sources left out in turn; the errors for these sources are printed, too.
+sixth of the sources left out in turn, and the errors for these sources are printed, too.
 """
 
 import argparse
@@ -38,10 +38,10 @@ from runbook.planning.cost.measured_steps import (
 from runbook.tools.speed.intervals import NODE_COUNTS, half_width
 
 LEAST_ROWS = 7
-"""Smaller systems are left out, to judge the same rows with every number of measurements.
+"""Smaller systems are left out, so that the same rows are judged with each number of measurements.
 """
 COUNTS = (0, 1, 3, 5)
-"""Numbers of measurements."""
+"""How many measurements to predict from."""
 DRAWS = 4
 """How often to choose random measurements for each row."""
 SIXTHS = 6
@@ -69,7 +69,7 @@ class KnownStep:
 
     @property
     def system(self) -> tuple[str, ...]:
-        """What the row has in common with measurements of the same system."""
+        """What the row has in common with measurements on the same system."""
         assert self.row.setup is not None
         device = self.row.setup.device.name
         return self.row.source, device, self.row.setup.precision, self.row.software
@@ -77,7 +77,7 @@ class KnownStep:
 
 @dataclass(frozen=True)
 class Judged:
-    """A row's prediction after measurements."""
+    """The prediction for a row after measurements."""
 
     known: KnownStep
     plain: float
@@ -122,7 +122,7 @@ def main() -> None:
 
 
 def known_steps() -> list[KnownStep]:
-    """Return all measured rows whose source is in no fit of their prediction."""
+    """Return all measured rows, predicted by fits that did not use their source."""
     root = project_root()
     rows = [row for path in table.TABLES for row in table.read(root / path)]
     left_out = [
@@ -149,7 +149,7 @@ def _known_step(one: table.LeftOut, *, is_blind: bool) -> KnownStep:
 
 
 def others_of(one: KnownStep, system: Sequence[KnownStep]) -> list[KnownStep]:
-    """Return the rows that may be measurements for a row of the same system."""
+    """Return the rows that may be measurements for a row from the same system."""
     return [
         other
         for other in system
@@ -171,7 +171,7 @@ def judge(
     spreads: Spreads = DEFAULT,
     draws: int = DRAWS,
 ) -> list[Judged]:
-    """Predict each row of each larger system from this many measurements, some times."""
+    """Predict each row for each larger system from this many measurements, some times."""
     judged: list[Judged] = []
     for system in systems_of(steps):
         for one in system:
@@ -188,7 +188,7 @@ def judge(
 def judge_scales(
     steps: Sequence[KnownStep], spreads: Spreads = DEFAULT, draws: int = DRAWS
 ) -> dict[str, list[Judged]]:
-    """Predict rows from one measurement with fewer devices, as of a smoke test."""
+    """Predict rows from one measurement with fewer devices, as in a smoke test."""
     found: dict[str, list[Judged]] = {name: [] for name in SMALLER}
     for system in systems_of(steps):
         for one in system:
@@ -252,14 +252,14 @@ def figures(judged: Sequence[Judged]) -> tuple[float, ...]:
 
 
 def show(title: str, judged: Sequence[Judged]) -> None:
-    """Print one line of errors."""
+    """Print one line with errors."""
     rows = len({one.known.row.name for one in judged})
     cells = " | ".join(f"{figure:6.1%}" for figure in figures(judged))
     print(f"{title:60s} | {rows:4d} | {cells} |", flush=True)
 
 
 def fit(steps: Sequence[KnownStep], rounds: int = 40) -> Spreads:
-    """Fit the logarithms of the spreads one at a time, by the likelihood of pairs.
+    """Fit the logarithms of the spreads one at a time, by likelihood over pairs.
 
     A source with n rows counts as the square root of n.
     """
@@ -326,7 +326,7 @@ class _PairLikelihood:
         self.start = numpy.log(astuple(START))
 
     def of(self, spreads: Spreads) -> float:
-        """Return the mean logarithm of the likelihood, with a weak pull to the start."""
+        """Return the mean log-likelihood, with a weak pull to the start."""
         variances = numpy.array([getattr(spreads, part) ** 2 for part in CAUSES])
         alike = spreads.common**2 + spreads.near**2
         own = alike + spreads.noise**2
@@ -350,7 +350,7 @@ class _PairLikelihood:
 START = Spreads(0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.02, 0.08, 0.05, 4.0, 0.03, 3.0, 0.5)
 """The spreads to which the fit is weakly pulled."""
 PULL = 0.0125
-"""The pull to the start, relative to the mean logarithm of the likelihood."""
+"""The pull to the start, relative to the mean log-likelihood."""
 
 
 def _density(errors: numpy.ndarray, variances: numpy.ndarray | float) -> numpy.ndarray:

@@ -2,17 +2,17 @@
 
     python -m benchmarks.predict_cross_validation [TABLE.csv ...] [--fit] [--rows]
 
-Without --fit, the coefficients in use are evaluated, and the errors of left-out rows that the last
+Without --fit, the coefficients in use are evaluated, and the errors on left-out rows that the last
 --fit wrote are shown.
 
 With --fit, the coefficients are fitted again and printed. The fit uses damped least squares on
 logarithms: a stated width pulls each coefficient to its start, and a source with n rows has a
-weight of sqrt(n). One source has hundreds of step times. The fit uses only `THINNED` of these rows,
+weight of sqrt(n). One source has hundreds of step times. The fit uses only `THINNED` rows from it,
 and therefore finishes in five minutes. The fit is judged by leaving out one source after the other,
-and then one family of devices after the other: each row is predicted with coefficients that were
+and then one device family after the other: each row is predicted with coefficients that were
 fitted without its source, or without its family. These errors are written to left_out_errors.csv,
-from which `intervals` computes the intervals of `plan --predict`. A row without a prediction counts
-as a miss of 100 %.
+from which `intervals` computes the intervals for `plan --predict`. A row without a prediction
+counts as a 100 % miss.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ Near-twins are left out. From these errors, the intervals learn how far off pred
 programs and machines that the fit never saw.
 """
 STEP_TIMES = "a100_step_times.csv"
-"""Step times of VIA-Research/vTrain (f8dda8473a48).
+"""Step times from VIA-Research/vTrain (f8dda8473a48).
 
 The rows on one node are output from the vTrain simulator, although the data folder calls them
 measured: tests/planning/test_simulated_steps.py proves it. They are sums of kernel times that were
-profiled once on an A100. The fit keeps them, because leaving them out does not reduce the errors of
+profiled once on an A100. The fit keeps them, because leaving them out does not reduce the errors on
 other left-out sources (docs/measurements/predicted-speed.md).
 """
 COVERAGE = 0.8
@@ -100,7 +100,8 @@ SHRINKAGE = 3.0
 """Number of sources a family needs for them to count as much as all families together."""
 SOURCE_WEIGHT = 1.0
 """A row is weighted by n^-SOURCE_WEIGHT if its source has n rows, so that all sources have the same
-weight. The next row to predict comes from a new source, and the errors of one source are alike.
+weight. The next row to predict comes from a new source, and errors on rows from one source are
+alike.
 """
 LEAST_ROWS = 9
 LEAST_SOURCES = 3
@@ -108,8 +109,7 @@ LEAST_SOURCES = 3
 class.
 """
 SLOPES_HOLD = 4
-"""Number of rounds in a fit that reuse the same slopes, because most of the time goes into
-computing slopes.
+"""How many rounds in a fit reuse the same slopes, because computing slopes takes most of the time.
 """
 THINNED = 70
 """Number of rows to use in a fit from a source with more than twice as many, because rows from one
@@ -131,7 +131,7 @@ WIDTH = {
     "other_program": 0.1,
     "other": 0.4,
 }
-"""How far a coefficient may move from its start: the standard deviation of its logarithm."""
+"""How far a coefficient may move from its start, as a standard deviation in its logarithm."""
 NOISE = 0.10
 """Relative difference between two measurements of the same training (741 and 866 tokens/s are published for one)."""
 START = Coefficients(
@@ -176,8 +176,8 @@ START = Coefficients(
     hop_microseconds=9.0,
     jitter=0.006,
 )
-"""The coefficients from which the fit starts: measured matrix products and vendors' figures, and
-round figures for launches and latency, chosen with knowledge of the step times.
+"""The coefficients from which the fit starts: measured matrix products and figures from vendors,
+and round figures for launches and latency, chosen with knowledge of the step times.
 """
 MISS = 1.0
 MOST = 0.85
@@ -203,7 +203,7 @@ class Known:
 
     @property
     def name(self) -> str:
-        """The row's table and line."""
+        """Where the row is: table and line."""
         return self.label.split(" ", 1)[0]
 
     @property
@@ -286,7 +286,7 @@ def read(path: Path) -> list[Known]:
 
 
 def read_blind(path: Path) -> dict[str, list[Known]]:
-    """Return the rows of the blind test by kind: published, InternEvo, MLPerf, near-twins."""
+    """Return the rows in a blind test by kind: published, InternEvo, MLPerf, near-twins."""
     rows = read(path)
     with path.open(encoding="utf-8", newline="") as file:
         kinds = [cells["kind"] for cells in csv.DictReader(file)]
@@ -299,7 +299,7 @@ def read_blind(path: Path) -> dict[str, list[Known]]:
 def source_of(text: str) -> str:
     """Return the source of a row: the project or publisher that measured it.
 
-    Pages of the same project count as one source.
+    Pages from the same project count as one source.
 
     >>> source_of("github mosaicml/llm-foundry scripts/x"), source_of("arXiv:2312.12705 (abstract)")
     ('mosaicml/llm-foundry', 'arXiv:2312.12705')
@@ -383,14 +383,14 @@ def fitted_rows(rows: Sequence[Known]) -> list[Known]:
 
 
 def moves_of(coefficients: Coefficients) -> numpy.ndarray:
-    """Return the logarithms of the coefficients relative to their start."""
+    """Return the logarithm of each coefficient relative to its start."""
     values = flat(coefficients)
     start = flat(START)
     return numpy.log([values[name] / start[name] for name in start])
 
 
 def residuals(rows: Sequence[Known], moves: numpy.ndarray) -> numpy.ndarray:
-    """Return the logarithms of the predicted speeds relative to the measured ones."""
+    """Return the logarithm of predicted over measured speed for each row."""
     coefficients = moved(dict(zip(flat(START), moves.tolist(), strict=True)))
     return numpy.array([math.log(predicted(row, coefficients) / row.answer) for row in rows])
 
@@ -426,7 +426,7 @@ def flat(values: Coefficients) -> dict[str, float]:
 
 
 def moved(moves: Mapping[str, float]) -> Coefficients:
-    """Return the starting coefficients, each multiplied by the exponential of its shift."""
+    """Return the starting coefficients, each multiplied by exp(move)."""
     sustained = {
         name: min(MOST, value * math.exp(moves[name])) for name, value in START.sustained.items()
     }
@@ -463,7 +463,7 @@ class LeftOut:
 
     @property
     def logarithm(self) -> float:
-        """The absolute logarithm of the error, which is the same for half and for double the speed."""
+        """The absolute logarithm of the error, which is the same for half and for twice the speed."""
         return abs(math.log1p(self.error))
 
     @cached_property
@@ -474,7 +474,7 @@ class LeftOut:
 
 
 def write_left_out(rows: Sequence[Known], begin: Coefficients) -> None:
-    """Fit without each source and without each family, and write the errors of the left-out rows."""
+    """Fit without each source and without each family, and write the errors on left-out rows."""
     with_setup = [row for row in rows if row.setup]
     slopes = slopes_at(with_setup, moves_of(begin))
     by_row = {row.name: slope for row, slope in zip(with_setup, slopes, strict=True)}
@@ -504,7 +504,7 @@ def read_left_out(rows: Sequence[Known]) -> list[LeftOut]:
 
 
 def read_blind_errors() -> list[LeftOut]:
-    """Return the errors of the second to fourth blind sets, whose rows are in no fit."""
+    """Return the errors on the second to fourth blind sets, which are in no fit."""
     rows = {
         row.name: row
         for path in (SECOND_BLIND, THIRD_BLIND, FOURTH_BLIND)
@@ -518,7 +518,7 @@ def read_blind_errors() -> list[LeftOut]:
 
 
 def show_left_out(left_out: Sequence[LeftOut]) -> None:
-    """Print the errors and the coverage of rows whose source, or whose family, was left out."""
+    """Print errors and coverage for rows that were predicted without their source, or family."""
     for by in ("source", "family"):
         chosen = [one for one in left_out if one.by == by]
         by_group(f"{by} left out: ", [one.row for one in chosen], [one.error for one in chosen])
@@ -534,7 +534,7 @@ def show_left_out(left_out: Sequence[LeftOut]) -> None:
 
 
 def for_intervals(left_out: Sequence[LeftOut]) -> list[LeftOut]:
-    """Return the errors of rows whose source is in no fit, from which intervals are computed."""
+    """Return the errors used to compute intervals: those on rows from sources that no fit used."""
     of_sources = [
         left
         for left in left_out
@@ -567,7 +567,7 @@ def intervals(left_out: Sequence[LeftOut]) -> dict[tuple[str, str], float]:
 
 
 def _conformal(left_out: Sequence[LeftOut]) -> float:
-    """Return the weighted quantile of the errors' scores.
+    """Return the weighted quantile of the error scores.
 
     The fewer sources are known, the more a new source may differ from them.
     """
@@ -672,7 +672,7 @@ def within(row: Known, error: float) -> bool:
 
 
 def show(title: str, rows: Sequence[Known], wrong: Sequence[float]) -> None:
-    """Print one line of errors."""
+    """Print one line with errors."""
     median, ninth = spread(wrong)
     inside = sum(map(within, rows, wrong))
     print(

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.preflight_defects`: does `runbook preflight` name the defect of a cluster?
+"""`python -m benchmarks.preflight_defects`: does `runbook preflight` name the defect in a cluster?
 
 It starts the two-node Slurm cluster from the tests (tests/slurm; needs root and Debian's slurm
-packages), creates each defect of tests/slurm/defects.py for real, one at a time, calls preflight,
+packages), creates each defect in tests/slurm/defects.py for real, one at a time, calls preflight,
 and writes a table: which check found the first defect, whether that is the right cause, and how
 long it took. Before, between and after the defects it calls preflight on healthy nodes.
 """
@@ -36,7 +36,7 @@ SHOWN_LETTERS = 160
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a preflight with one defect."""
+    """The result from a preflight with one defect."""
 
     defect: Defect
     check: str
@@ -45,7 +45,7 @@ class Outcome:
     seconds: float
     load: float
     warnings: Mapping[str, str]
-    """Values of the checks that warned, by name."""
+    """Values from the checks that warned, by name."""
 
     @property
     def is_right(self) -> bool:
@@ -88,7 +88,7 @@ def place_of(project: Project, work: Path) -> Place:
 
 
 def preflight(project: Project, defect: Defect, place: Place) -> dict[str, object]:
-    """Run preflight, and trigger the effect of a defect during a stage."""
+    """Run preflight. During a stage, run the command that triggers the defect, if it has one."""
     site = project.root / "params" / "sites" / "two-nodes.yaml"
     sound_site = site.read_text()
     broken_site = sound_site
@@ -100,7 +100,7 @@ def preflight(project: Project, defect: Defect, place: Place) -> dict[str, objec
     variables = {name: text.format(**vars(place)) for name, text in defect.variables.items()}
     errors = []
     rung, command = defect.during
-    # Standard output goes to a file, because the answers of two nodes would fill a pipe, which
+    # Standard output goes to a file, because the answers from two nodes would fill a pipe, which
     # nobody reads before stderr has ended.
     try:
         with (

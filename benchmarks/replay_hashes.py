@@ -3,13 +3,13 @@
     python -m benchmarks.replay_hashes [--device cuda] [--shapes 125m-2k 1.3b] [--micro-batch 4] [--micro-batches 4]
                                        [--rounds 7]
 
-Steps of three kinds take turns in one process for each shape: `plain`, `twice` (the first
+Three kinds of steps take turns in one process for each shape: `plain`, `twice` (the first
 micro-batch computed twice, without fingerprints) and `hashed` (the same with fingerprints and the
 line for replay.jsonl). On a GPU the trainer uses `norms`, or `bits` with deterministic algorithms.
-On a CPU it uses `bits`. Prints one JSON object: medians in ms, the cost of fingerprints in ms, and
+On a CPU it uses `bits`. Prints one JSON object: medians in ms, the time for fingerprints in ms, and
 its share of the replayed step. Fingerprints cover two passes with one micro-batch, however many
 there are: `share_of_micro_batch` is their cost relative to those two passes alone. On a CPU, ms are
-of processor time, which other load on the machine affects less.
+processor time, which other load on the machine affects less.
 """
 
 from __future__ import annotations

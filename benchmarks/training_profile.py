@@ -2,11 +2,11 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.training_profile [--shape smoke] [--precision bf16] [--steps 3] [--page FILE]
 
-The program sums the self time that torch.profiler reports for operators, by the part of a step that
-they serve. Every operator call is counted with the time that the fastest call with the same shapes
-took, because other load on the machine only adds time. An operator inside our attention, our loss
-or an optimizer belongs to that part. Under torch.compile a generated kernel may contain several
-parts: its name lists their operators, and the first one in `OPERATORS` decides.
+The program sums the self time that torch.profiler reports for operators, by the part that they
+serve in a step. Every operator call is counted with the time that the fastest call with the same
+shapes took, because other load on the machine only adds time. An operator inside our attention, our
+loss or an optimizer belongs to that part. Under torch.compile a generated kernel may contain
+several parts: its name lists their operators, and the first one in `OPERATORS` decides.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ OPERATORS = {
 
 
 def part_of(names: list[str]) -> str:
-    """Return the part of an operator, based on its name or else on the operators around it."""
+    """Return the part an operator belongs to, based on its name or else on its neighbors."""
     for name in names:
         for word, part in OWNERS.items():
             if word in name:

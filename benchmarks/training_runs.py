@@ -1,4 +1,4 @@
-"""Complete runs of the trainer.
+"""Measures complete training runs.
 
 It measures the speed-up from a second replica on a second core, and how long a save delays
 training.
@@ -8,11 +8,11 @@ training.
 
 Each benchmark alternates between its two variants, so that other load slows both. Both need an idle
 machine. `scaling`: the same global batch of four on one process pinned to one core, and on two
-data-parallel processes pinned to one core each. A turn's result is its median step time after the
-first step, and the median over the turns is reported. `saving`: one process with one thread, the
-other core free, saves every sixth step; turns that wait for each save alternate with turns that
-save in the background. The stall of a save is the sum over the steps until the next save of (time
-between two metrics lines - median of undisturbed steps).
+data-parallel processes pinned to one core each. The result for a turn is its median step time after
+the first step, and the median over the turns is reported. `saving`: one process with one thread,
+the other core free, saves every sixth step; turns that wait for each save alternate with turns that
+save in the background. The stall for a save is (time between two metrics lines - median undisturbed
+step time), summed over the steps until the next save.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def pin() -> None:
 
 
 def prepared(precision: str, iterations: int, copies: int, global_batch: int) -> dict[str, Any]:
-    """Return the plan of the smoke shape on mock data."""
+    """Return the plan for the smoke shape on mock data."""
     spec = _spec(SHAPES["smoke"], precision)
     size = spec["model"]["sequence_length"]
     spec["parallel"] |= {"data": copies, "world_size": copies, "zero_stage": 1}
@@ -112,7 +112,7 @@ def stalls_of(gaps: list[float]) -> tuple[float, list[float]]:
     Both come from the times between the lines of a turn.
 
     Gap n belongs to step n + 2. The gap after line n x EVERY contains the save; a save in the
-    background extends into the following steps, all but the last of which count as part of it.
+    background extends into the following steps, and all but the last of these count as part of it.
     """
     saves = range(EVERY, len(gaps), EVERY)
     undisturbed = gaps[: EVERY - 1] + [gaps[at - 2] for at in saves[1:]]

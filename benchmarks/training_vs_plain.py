@@ -1,4 +1,4 @@
-"""Speed and memory of our trainer and a plain PyTorch GPT with the same shape, step by step.
+"""Speed and memory in our trainer and a plain PyTorch GPT with the same shape, step by step.
 
     python -m benchmarks.training_vs_plain [--shapes smoke 125m] [--precisions bf16 fp32] [--rounds 5] [--json FILE]
     OMP_NUM_THREADS=1 python -m benchmarks.training_vs_plain --shapes smoke --limit 205 --page PAGE.md
@@ -7,13 +7,13 @@
 
 Each program is a separate process with its own model. The processes take steps in turn, so that
 other load slows all of them, and the median is reported. All programs get the same random tokens,
-and none of them reads data. `ours` is the megatron-core engine's own compute and update; `plain` is
+and none reads data. `ours` is compute and update in the megatron-core engine; `plain` is
 benchmarks/plain_training.py, `compiled` the same under torch.compile. The second comparison, `even`
 and `even-compiled`, equals `ours` in everything but the kernels: bf16 weights with a float32 copy
-in the optimizer, the trainer's allocator settings and its pages of 2 MiB. Wall time decides. The
-processor time of each step is shown next to it, because a busy machine stretches wall time but not
-processor time. On a GPU each row also has the MFU, by PaLM's formula and the datasheet peak. If a
-model does not fit into a GPU's memory, its program ends, and its row says so.
+in the optimizer, and the allocator settings and 2 MiB pages that the trainer uses. Wall time
+decides. The processor time for each step is shown next to it, because a busy machine stretches wall
+time but not processor time. On a GPU each row also has the MFU, by the PaLM formula and the
+datasheet peak. If a model does not fit into GPU memory, its program ends, and its row says so.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ in 8 bits.
 def make_step(
     program: str, shape: dict[str, int], precision: str, sequences: int
 ) -> Callable[[], float]:
-    """Return a function that takes one step of a program.
+    """Return a function that takes one step with a program.
 
     The first program of a process sets up its memory.
     """
@@ -81,7 +81,7 @@ def make_step(
 
 
 def worker(program: str, shape: dict[str, int], precision: str, sequences: int) -> None:
-    """Respond to each line on standard input with the times of one step."""
+    """Respond to each line on standard input with the times for one step."""
     step = make_step(program, shape, precision, sequences)
     import torch
 
@@ -230,7 +230,7 @@ def compare(
     sequences: int,
     limit: float = math.inf,
 ) -> list[dict[str, Any]]:
-    """Return the rows of one shape and precision. After `limit` seconds, no new round begins."""
+    """Return the rows for one shape and precision. After `limit` seconds, no new round begins."""
     begin = time.monotonic()
     programs = [Program(name, shape, precision, sequences) for name in names]
     for program in programs:
@@ -259,7 +259,7 @@ def compare(
 
 
 def figures(program: Program, shape: str, precision: str) -> dict[str, Any]:
-    """Return the row of a program from its steps."""
+    """Return the row for a program from its steps."""
     sequences = int(program.steps[0]["sequences"])
     tokens = sequences * SHAPES[shape]["sequence"]
     return {
@@ -276,7 +276,7 @@ def figures(program: Program, shape: str, precision: str) -> dict[str, Any]:
 def mfu(shape: str, precision: str, sequences_per_second: float) -> float | None:
     """Return the share of the datasheet peak by the PaLM formula.
 
-    It is None on a CPU, and on a GPU whose peak is not known.
+    It is None on a CPU, and on a GPU if its peak is not known.
     """
     import torch
 
@@ -304,7 +304,7 @@ def mfu(shape: str, precision: str, sequences_per_second: float) -> float | None
 
 
 def line(row: dict[str, Any], against: dict[str, Any]) -> str:
-    """Return a row as text, with its speed relative to another program's."""
+    """Return a row as text, with its speed relative to another program."""
     start = f"{row['shape']:7} {row['precision']:4} {row['program']:13} "
     if "failed" in row:
         return start + row["failed"]
@@ -317,7 +317,7 @@ def line(row: dict[str, Any], against: dict[str, Any]) -> str:
 
 
 def page_table(rows: list[dict[str, Any]], date: str, place: str) -> str:
-    """Return the paragraph and the table of the page. The ratios compare tokens per second."""
+    """Return the paragraph and the table for the page. The ratios compare tokens per second."""
     names = [name for name in PROGRAMS if any(row["program"] == name for row in rows)]
     rivals = names[1:]
     head = [

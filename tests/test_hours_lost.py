@@ -26,7 +26,7 @@ PREFLIGHT_TEST = "tests/phases/test_preflight_rules.py"
 
 @dataclass(frozen=True)
 class Problem:
-    """A row in the page."""
+    """A row of the page."""
 
     name: str
     threads: str

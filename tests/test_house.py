@@ -30,7 +30,7 @@ IMPORT_NAMES = {
     "jupyterlab": "jupyterlab",
 }
 ALSO_ABSENT = {"nbformat", "IPython", "jupyter_client", "jupyter_core", "traitlets", "zmq", "tqdm"}
-"""Dependencies from the extras that the base install does not bring."""
+"""Dependencies of the extras that the base install does not bring."""
 BLOCK = """
 import sys
 class Absent:
@@ -46,7 +46,7 @@ def requirement_name(requirement: str) -> str:
 
 
 def absent_without_extras() -> set[str]:
-    """Return the import names of everything that the extras install and the base install does not."""
+    """Return the import names of all packages that only the extras install."""
     brought = {
         requirement_name(one)
         for name, group in PROJECT["project"]["optional-dependencies"].items()

@@ -52,7 +52,7 @@ CODE = re.compile(r"```\{code-cell\}\n(?::tags: \[(.*)\]\n\n)?(.*)\n```", re.DOT
 
 @dataclass(frozen=True)
 class MasterCell:
-    """A cell in a master."""
+    """A cell of a master."""
 
     id: str
     text: str
@@ -84,7 +84,7 @@ class MasterCell:
 
 
 def read_cells(text: str) -> Iterator[MasterCell]:
-    """Yield the cells in a Markdown master."""
+    """Yield the cells of a Markdown master."""
     _, *parts = BLOCK.split(text)
     for about, content in zip(parts[::2], parts[1::2], strict=True):
         name = json.loads(about)["id"]

@@ -52,7 +52,7 @@ class Departure(Strict):
         ) and variant not in self.variants_without
 
     def items(self) -> Iterator[tuple[str, str, ValuePair | None]]:
-        """Yield the kind, the name and both values for each setting.
+        """Yield the kind, the name and both values of each setting.
 
         The values are None if they belong to the machine or the job.
         """

@@ -5,7 +5,7 @@
 
 A document is one Factbook chapter on one country, or one scene, poem or sonnet by Shakespeare.
 Documents are sorted by their sha256, which shuffles them in the same way on every machine, so that
-the last twentieth of the corpus (the validation part in a 949,50,1 split) resembles the rest.
+the last twentieth of the corpus (the validation part of a 949,50,1 split) resembles the rest.
 """
 
 from __future__ import annotations

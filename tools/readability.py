@@ -205,7 +205,7 @@ def python_files(places: list[Path]) -> list[Path]:
 
 
 def total(paths: list[Path]) -> Counts:
-    """Return the counts for all files together."""
+    """Return the counts of all files together."""
     counts = Counts()
     for path in paths:
         counts.add(count(path))

@@ -80,13 +80,13 @@ class Part:
 
 @dataclass(frozen=True)
 class PartResult:
-    """The result from a part."""
+    """The result of a part."""
 
     name: str
     exit_code: int
     wall_seconds: float
     cpu_seconds: float
-    """Processor time for the part and all processes that it waited for, without detached processes.
+    """Processor time of the part and all processes that it waited for, without detached processes.
     """
     report: SuiteReport
 

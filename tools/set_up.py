@@ -113,7 +113,7 @@ class PipProgress:
     last_lines: list[str] = field(default_factory=list)
 
     def read(self, line: str) -> None:
-        """Process one line of `pip install`."""
+        """Process one line of output from `pip install`."""
         self.last_lines = [*self.last_lines, line][-LINES_OF_PIP_SHOWN:]
         if line.startswith("Collecting "):
             self.packages += 1
@@ -232,7 +232,7 @@ def install_torch(choices: Choices) -> None:
     _remove_cpu_torch(choices)
     if choices.torch_index:
         say(Line.GPU_BUILD_OF.fill(pin=pin, kind=choices.kind, index=choices.torch_index))
-        # That index has only a few versions for other packages, so the lock cannot constrain them
+        # That index has only a few versions of other packages, so the lock cannot constrain them
         # here.
         run_pip(choices, "--index-url", choices.torch_index, pin)
     else:

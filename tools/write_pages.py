@@ -145,7 +145,7 @@ def lumi_page() -> str:
 
 
 def explain_page(page: str) -> str:
-    """Return docs/explain.md with the current output for its example."""
+    """Return docs/explain.md with the current output of its example."""
     head, question, tail = _example_parts(page)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "question.txt"

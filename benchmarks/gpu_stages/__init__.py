@@ -1,1 +1,1 @@
-"""Stages of the GPU benchmark (`python -m benchmarks.gpu`): one module per kind of measurement."""
+"""Stages in the GPU benchmark (`python -m benchmarks.gpu`): one module per measurement."""

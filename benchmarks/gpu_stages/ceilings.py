@@ -25,7 +25,7 @@ from benchmarks.gpu_stages.worker import Emit
 INPUT_SETS = 4
 """Number of input sets, which are used in turn.
 
-At 40 MB each, four sets exceed the 50 to 60 MB of L2 cache.
+At 40 MB each, four sets do not fit into 50 to 60 MB of L2 cache.
 """
 BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -143,7 +143,7 @@ def squares(sizes: Sizes) -> dict[str, Action]:
 
 
 def layer_shapes(sizes: Sizes) -> dict[str, tuple[int, int]]:
-    """Return the inner and outer width of each matrix in a layer, and of the output layer."""
+    """Return the inner and outer width for each matrix in a layer, and for the output layer."""
     hidden = sizes.hidden
     return {
         "qkv": (hidden, 3 * hidden),
@@ -198,7 +198,7 @@ def _wide_gradient(sizes: Sizes, inner: int, columns: int) -> dict[str, Any]:
 
 
 def biases(sizes: Sizes) -> dict[str, Action]:
-    """Return forward products with a bias: in the epilogue of the product, and added afterwards."""
+    """Return forward products with a bias: added in the epilogue, and added afterwards."""
     actions: dict[str, Action] = {}
     for name, (inner, columns) in layer_shapes(sizes).items():
         if name != "logits":
@@ -221,7 +221,7 @@ def _bias(sizes: Sizes, inner: int, columns: int) -> dict[str, Any]:
 
 
 def attention(sizes: Sizes) -> dict[str, Action]:
-    """Return causal attention forward and backward, for each backend, on megatron-core's views."""
+    """Return causal attention forward and backward, for each backend, on views as in megatron-core."""
     actions: dict[str, Action] = {"attention default": lambda: _attention(sizes, None)}
     for name, backend in BACKENDS.items():
         actions[f"attention {name}"] = lambda b=backend: _attention(sizes, b)
@@ -295,7 +295,7 @@ def _scaled(sizes: Sizes, rows: int, inner: int, columns: int, *, fast: bool) ->
 
 
 def copies(sizes: Sizes) -> dict[str, Action]:
-    """Return the rates of copies on the device and to the host."""
+    """Return actions that time copies on the device and to the host."""
     return {
         "copy on the device": lambda: _device_copy(sizes),
         "copy to the host, pinned": lambda: _host_copy(sizes, pinned=True),

@@ -43,11 +43,12 @@ def wait() -> None:
 def seconds_per_call(
     functions: Sequence[Callable[[], Any]], *, repeats: int = 5, calls: int = 10, warmup: int = 3
 ) -> float:
-    """Return the median seconds of a call.
+    """Return the median time for a call, in seconds.
 
     The functions take turns, so that none finds its data in the cache.
 
-    On a GPU, a group of calls is timed by events around it, so that launching the next one costs nothing.
+    On a GPU, events around a group of calls are used to time it, so that launching the next call
+    costs nothing.
     """
     for number in range(warmup):
         functions[number % len(functions)]()
@@ -106,7 +107,7 @@ class StateReader:
 
 
 def reset_peak() -> None:
-    """Reset the peak of device memory."""
+    """Reset the peak memory use on the device."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
 

@@ -1,4 +1,4 @@
-"""The environment of the measurements: the machine, its versions, and whether it can compile kernels."""
+"""Where the benchmark runs: the machine, its versions, and whether it can compile kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job of the benchmark: one process, its deadline, and its requirements for the machine."""
+"""A job in the benchmark: one process, its deadline, and what it needs on the machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEEPSPEED = (*TRAINER, "benchmarks.gpu_stages.deepspeed_import")
 
 @dataclass(frozen=True)
 class Job:
-    """A process that measures something and prints a row of JSON for each result."""
+    """A process that measures something and prints a JSON row for each result."""
 
     stage: str
     name: str

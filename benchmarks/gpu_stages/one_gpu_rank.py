@@ -1,11 +1,11 @@
-"""A rank of a training run whose ranks all share one GPU.
+"""A rank in a training run in which all ranks share one GPU.
 
     python -m benchmarks.gpu_stages.one_gpu_rank PLAN
 
 NCCL refuses two ranks on one GPU. Here every message goes through the host memory over gloo, so
-that the kernels, the layouts and the sums of several ranks can be checked where there is only one
-GPU. The speed of such a training run is meaningless. On a CPU the messages take the same path, so
-that a rehearsal exercises the same code.
+that kernels, layouts and sums over several ranks can be checked where there is only one GPU. The
+speed of such a training run is meaningless. On a CPU the messages take the same path, so that a
+rehearsal exercises the same code.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _over_gloo(name: str) -> Callable[..., Any]:
 
 
 class Finished:
-    """The handle of a message that has already arrived.
+    """The handle for a message that has already arrived.
 
     A group of point-to-point messages also returns one.
     """
@@ -84,7 +84,7 @@ class Finished:
         return True
 
     def append(self, _: Any) -> None:
-        """Accept the handle of an operation that has already ended."""
+        """Accept the handle for an operation that has already ended."""
 
 
 def _finished(asynchronous: bool) -> Finished | None:
@@ -250,7 +250,7 @@ def batch_isend_irecv(p2p_op_list: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def one_by_one(*_: Any, **__: Any) -> Iterator[Finished]:
-    """Replace torch's context manager for combined messages: each message is sent immediately."""
+    """Replace the torch context manager for combined messages: each message is sent immediately."""
     yield Finished()
 
 

@@ -45,7 +45,7 @@ def compare(path: Path, copy: Path | None = None) -> list[str]:
 def set_words_of(row: dict[str, Any], device: str) -> list[str]:
     """Return the key=value settings that this row is planned with.
 
-    The list is empty if the row is not a step of the trainer.
+    The list is empty if the row is not a trainer step.
     """
     if row.get("program") != "ours" or "median_seconds" not in row or row["shape"] not in MODELS:
         return []

@@ -1,6 +1,6 @@
 """8-bit training without Transformer Engine.
 
-The row contains the measurement, or the trainer's reason for refusing 8 bits.
+The row contains the measurement, or the reason why the trainer refuses 8 bits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One step under torch.profiler: kernels by time, sums by kind, and the device's idle time."""
+"""One step under torch.profiler: kernels by time, sums by kind, and idle time on the device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ TOP = 40
 NAME_LENGTH = 140
 DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 KINDS = (
-    # The first expression that matches decides: cuDNN's attention kernels also have "gemm"-like words in their names.
+    # The first expression that matches decides: cuDNN attention kernels also have "gemm"-like words
+    # in their names.
     ("attention", r"flash|fmha|sdpa|attention|mha_"),
     ("gemm", r"gemm|nvjet|cutlass|xmma|cublas|splitk|wgmma|matmul|aten::(mm|addmm|bmm|linear)$"),
     ("optimizer", r"adam|multi_tensor|foreach|lpnorm|l2norm"),
@@ -36,7 +37,7 @@ WAITS = re.compile(r"(Stream|Device|Event)Synchronize|MemcpyAsync|cudaMemcpy$")
 
 @dataclass(frozen=True)
 class Span:
-    """One activity of the device, with times in microseconds."""
+    """One activity on the device, with times in microseconds."""
 
     name: str
     category: str
@@ -45,7 +46,7 @@ class Span:
 
 
 def profile(step: Callable[[], Any]) -> dict[str, Any]:
-    """Return the table of one step, as text and as numbers."""
+    """Profile one step, and return the table as text and as numbers."""
     on_gpu = torch.cuda.is_available()
     activity = torch.profiler.ProfilerActivity
     activities = [activity.CUDA if on_gpu else activity.CPU]
@@ -63,7 +64,7 @@ def profile(step: Callable[[], Any]) -> dict[str, Any]:
 
 
 def summary(events: Iterable[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """Return the events of a chrome trace, summed by kernel and by kind."""
+    """Sum the events in a chrome trace by kernel and by kind."""
     spans = []
     waits = []
     for event in events:
@@ -80,7 +81,7 @@ def summary(events: Iterable[dict[str, Any]], seconds: float) -> dict[str, Any]:
         elif span.category == "cuda_runtime" and WAITS.search(span.name):
             waits.append(span)
         elif span.category == "cpu_op" and not torch.cuda.is_available():
-            spans.append(span)  # a rehearsal has operators in place of kernels
+            spans.append(span)  # a rehearsal has operators instead of kernels
     busy = busy_microseconds(spans) / 1e6
     kinds = sums_by(spans, lambda span: kind_of(span.name))
     kernels = sums_by(spans, lambda span: span.name)
@@ -100,7 +101,7 @@ def summary(events: Iterable[dict[str, Any]], seconds: float) -> dict[str, Any]:
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of computation that a kernel name stands for.
+    """Return what kind of computation a kernel name stands for.
 
     >>> kind_of("nvjet_tst_256x128_64x4_2x1_v_bz_coopA_TNT"), kind_of("triton_poi_fused_add_gelu_3")
     ('gemm', 'pointwise')
@@ -126,7 +127,7 @@ def sums_by(spans: list[Span], key: Callable[[Span], str]) -> list[tuple[str, fl
 
 
 def busy_microseconds(spans: list[Span]) -> float:
-    """Return the total time during which at least one of the spans ran."""
+    """Return the total time during which at least one span was running."""
     busy = 0.0
     reached = float("-inf")
     for span in sorted(spans, key=lambda span: span.start):

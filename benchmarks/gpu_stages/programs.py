@@ -1,4 +1,4 @@
-"""The programs whose steps are timed: the trainer's engines, and a plain PyTorch GPT."""
+"""The programs that are timed: the engines in the trainer, and a plain PyTorch GPT."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SHAPES: dict[str, dict[str, int]] = training_vs_plain.SHAPES | {
     "small-512": {"layers": 4, "hidden": 512, "heads": 8, "sequence": 256},
 }
 SMALL_SHAPES = ("rehearsal", "small-256", "small-512")
-"""Shapes with a small vocabulary, for rehearsals, whose kernels may be interpreted, and for CPUs.
+"""Shapes with a small vocabulary, for CPUs and for rehearsals, which may interpret kernels.
 """
 VOCABULARY = (50257, 50304)
 """GPT-2 vocabulary size, without and with padding to a multiple of 128."""
@@ -52,7 +52,7 @@ class Program(Protocol):
     """A program that can take a training step."""
 
     def step(self, micro_batches: list[Any]) -> float:
-        """Take a step over some micro-batches and return the sum or mean of their losses."""
+        """Take a step over some micro-batches and return their summed or mean loss."""
 
     def micro_batches(self, sequences: int, count: int) -> list[Any]:
         """Return random micro-batches on the device."""
@@ -138,7 +138,7 @@ def phase_content(options: ProgramOptions, **sections: Any) -> dict[str, Any]:
 
 
 def set_kernels(content: dict[str, Any], wanted: str) -> None:
-    """Set `tuning.kernels` if this version of the plan has that field and value and Triton is installed."""
+    """Set `tuning.kernels` if this plan version has that field and value and Triton is installed."""
     can_run = torch.cuda.is_available() or "TRITON_INTERPRET" in os.environ
     if not can_run or importlib.util.find_spec("triton") is None:
         return
@@ -161,11 +161,11 @@ def prepare_trainer(spec: schema.PhasePlan) -> None:
 
 
 def draw_weights_on_device() -> None:
-    """Generate the trainer's initial weights on the device, with a different random generator.
+    """Generate initial weights on the device, with another random generator than in the trainer.
 
     The distribution is the same.
 
-    The trainer's own generator runs on the host, generates 1e9 numbers in about 8 s, and gives
+    The generator in the trainer runs on the host, generates 1e9 numbers in about 8 s, and gives
     every layout the same weights.
     """
     from runbook.training.engines import gpt_model
@@ -174,7 +174,7 @@ def draw_weights_on_device() -> None:
 
 
 def _fill_on_device(shards: Mapping[str, Any], model: schema.PlannedModel, seed: int) -> None:
-    """Write initial weights according to GPT-2's rule.
+    """Write initial weights according to the GPT-2 rule.
 
     They are normally distributed, and smaller with depth where they add to the residual stream.
     """
@@ -230,7 +230,7 @@ class OurProgram:
 
 
 class PlainProgram:
-    """The plain PyTorch GPT; `compiled` uses torch.compile, `even` the trainer's number formats."""
+    """The plain PyTorch GPT; `compiled` uses torch.compile, `even` our own number formats."""
 
     def __init__(self, options: ProgramOptions) -> None:
         from benchmarks.plain_training import Plain, Shape

@@ -35,11 +35,11 @@ TRAINING_SECONDS = 150.0
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout over several ranks, and the settings of its training run."""
+    """A layout over several ranks, and the settings for its training run."""
 
     name: str
     spec: dict[str, Any]
-    """Options of tests/training/specs.py."""
+    """Options from tests/training/specs.py."""
     parallel: dict[str, Any] = field(default_factory=dict)
     engine: str = "megatron-core"
     kernels: str = "compiled"
@@ -82,7 +82,7 @@ REHEARSED = ("tensor 2, sequence, plain", "pipeline 2")
 
 
 def train(arguments: dict[str, Any], emit: Emit) -> None:
-    """Emit a row for each layout. The layouts of one wave train at the same time."""
+    """Emit a row for each layout. The layouts in one wave train at the same time."""
     size = arguments["size"]
     rehearsal = size == "rehearsal"
     chosen = [layout for layout in LAYOUTS if not rehearsal or layout.name in REHEARSED]
@@ -110,7 +110,7 @@ def waves(layouts: Sequence[Layout], size: str, ranks_at_once: int) -> list[list
 
 
 class Training:
-    """The started ranks of one layout."""
+    """The ranks started for one layout."""
 
     def __init__(self, root: Path, layout: Layout, size: str) -> None:
         self._layout = layout
@@ -144,7 +144,7 @@ class Training:
             return subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **meeting})
 
     def row(self, seconds: float) -> dict[str, Any]:
-        """Wait for the ranks; return how their losses compare with a CPU's, or why there are no losses."""
+        """Wait for the ranks. Return how their losses compare with a CPU's, or why there are none."""
         ends = time.monotonic() + seconds
         codes = [self._code(process, ends) for process in self.processes]
         self._reservation.close()
@@ -192,7 +192,7 @@ KILLED_AFTER = 10
 def near(arguments: dict[str, Any], emit: Emit) -> None:
     """Kill a training run that keeps copies in node memory, start it again, and compare its losses.
 
-    The losses are compared with those of an undisturbed run.
+    The losses are compared with those from an undisturbed run.
     """
     size = arguments["size"]
     with corpus_folder() as root, tempfile.TemporaryDirectory(dir="/dev/shm") as memory:

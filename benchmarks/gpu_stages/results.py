@@ -12,7 +12,7 @@ from typing import Any
 
 SCHEMA = 1
 LOG_BYTES = 12_000
-"""Number of bytes to keep from the standard error of each process."""
+"""How many bytes to keep from standard error, for each process."""
 PROFILE_BYTES = 60_000
 MOST_PROFILES = 4
 
@@ -49,7 +49,7 @@ class Results:
         return jobs
 
     def add_row(self, stage: str, job: str, row: dict[str, Any]) -> None:
-        """Add a job's row and write the file."""
+        """Add the row from a job and write the file."""
         if profile_text := row.pop("profile_text", ""):
             row["profile_file"] = self._write_profile(job, profile_text)
         if stage == "environment":
@@ -64,7 +64,7 @@ class Results:
         self.write()
 
     def add_log(self, name: str, text: bytes) -> None:
-        """Append the last part of a process's standard error to log.txt."""
+        """Append the last part of standard error from a process to log.txt."""
         with (self.folder / "log.txt").open("ab") as log:
             log.write(f"\n===== {name}\n".encode())
             log.write(text[-LOG_BYTES:])

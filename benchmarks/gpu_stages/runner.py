@@ -31,7 +31,7 @@ RESERVE_SECONDS = 4.0
 
 
 class WorkerProcess:
-    """The process of one job, in a separate session."""
+    """The process for one job, in a separate session."""
 
     def __init__(self, job: Job, folder: Path, number: int) -> None:
         self.job = job

@@ -37,8 +37,8 @@ first one pinned.
 """
 SAVES_IN_BACKGROUND = 2
 LAST = 1000
-"""The benchmark does not wait for the end of the second run: its last save, in the foreground,
-would measure nothing new.
+"""The benchmark does not wait until the second run ends: its last save, in the foreground, would
+measure nothing new.
 """
 POLL_SECONDS = 0.1
 
@@ -61,7 +61,7 @@ def measure(arguments: dict[str, Any], emit: Emit) -> None:
 
 
 def _watch(folder: Path, options: ProgramOptions, begun: float, emit: Emit) -> None:
-    """Emit the measurements of the second training run, then end this process immediately."""
+    """Emit the measurements from the second training run, then end this process immediately."""
     try:
         _wait_for(lambda: len(_events(folder, "started")) == 2)
         seconds = _events(folder, "started")[1]["time"] - begun
@@ -142,7 +142,7 @@ def _loop_row(options: ProgramOptions, lines: list[dict[str, Any]], name: str) -
 
 
 def stalls(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return by how much each gap between two lines of metrics was longer than usual.
+    """Return by how much each gap between two metrics lines was longer than usual.
 
     A background save copies the state between two steps, and may slow the steps that follow.
     """

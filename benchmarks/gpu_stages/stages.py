@@ -1,4 +1,4 @@
-"""The benchmark's stages, in order, and the jobs in each."""
+"""The stages in the benchmark, in order, and the jobs in each."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from benchmarks.gpu_stages.job import DEEPSPEED, PLAIN, TORCH, TRAINER, Job
 
 PARTS_VARIABLE = "RUNBOOK_KERNEL_PARTS"
-"""The environment variable that lists the trainer's GPU kernels to use in this benchmark, separated
+"""The environment variable that lists which trainer GPU kernels to use in this benchmark, separated
 by commas. If it is not set, all are used.
 """
 PARTS = ("norm", "linear", "cross_entropy", "layers")
 KERNELS = "compiled"
-"""The value of `training.kernels` whose kernels can be selected one by one."""
+"""The `training.kernels` value that stands for kernels that can be selected one by one."""
 
 
 def environment(*, rehearsal: bool) -> list[Job]:
@@ -22,13 +22,13 @@ def environment(*, rehearsal: bool) -> list[Job]:
 
 
 def ceilings(*, rehearsal: bool) -> list[Job]:
-    """Return the job that measures the highest speeds of the device."""
+    """Return the job that measures the highest speeds on the device."""
     size = {"rehearsal": rehearsal}
     return [Job("ceilings", "products and copies", "ceilings:measure", 60, 10, size, imports=TORCH)]
 
 
 def correctness(*, rehearsal: bool) -> list[Job]:
-    """Return training runs by both engines, whose losses are compared with a CPU's."""
+    """Return training runs with both engines. Their losses are compared with those on a CPU."""
     size = "rehearsal" if rehearsal else "full"
     trainings = {
         "size": size,
@@ -169,7 +169,7 @@ def large(*, rehearsal: bool) -> list[Job]:
 def saving(*, rehearsal: bool) -> list[Job]:
     """Return the jobs in which the complete trainer saves and resumes 1.3B."""
     options: dict[str, Any] = {"program": "ours", "shape": "1.3b", "kernels": KERNELS}
-    if rehearsal:  # its 38 steps would take minutes in Triton's interpreter
+    if rehearsal:  # its 38 steps would take minutes in the Triton interpreter
         options |= {"shape": "rehearsal", "micro_batch": 1, "num_micro_batches": 2}
         options["kernels"] = "plain"
     arguments = {"options": options}
@@ -220,7 +220,7 @@ def repeats(*, rehearsal: bool) -> list[Job]:
 
 
 def several_ranks(*, rehearsal: bool) -> list[Job]:
-    """Return training runs of several ranks that share the one GPU."""
+    """Return training runs in which several ranks share the one GPU."""
     arguments = {
         "size": "rehearsal" if rehearsal else "full",
         "ranks_at_once": 2 if rehearsal else 20,

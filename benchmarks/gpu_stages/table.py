@@ -9,7 +9,7 @@ from typing import Any
 
 MOST_CHARACTERS = 9_000
 REHEARSAL = "REHEARSAL, no measurement"
-"""First words in the table of a rehearsal."""
+"""First words in the table for a rehearsal."""
 
 
 def lines_of(content: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Seconds of a training step: one program, one shape, one process.
+"""Times a training step: one program, one shape, one process.
 
 If a model does not fit, the micro-batch is halved and the micro-batch count doubled, to keep the
 same number of tokens. The row says so.
@@ -24,7 +24,7 @@ TIMED_STEPS = 4
 
 
 def measure(arguments: dict[str, Any], emit: Emit) -> None:
-    """Emit the row of a program, and a second row with its profile if the job asks for it."""
+    """Emit the row for a program, and a second row with its profile if the job asks for it."""
     options = ProgramOptions(**arguments["options"])
     begun = time.monotonic()
     program = make_program(options)
@@ -119,7 +119,7 @@ def timed_row(
 
 
 def options_sequences(micro_batches: list[Any]) -> int:
-    """Return the sequences of a micro-batch."""
+    """Return how many sequences a micro-batch has."""
     first = micro_batches[0]
     ids = first["tokens"] if isinstance(first, dict) else first[0]
     return int(ids.shape[0])

@@ -1,8 +1,8 @@
 """Whole training runs that the trainer itself runs, in this process.
 
-The rows say whether they run, reach the losses of a CPU, and resume.
+The rows say whether they run, reach the same losses as on a CPU, and resume.
 
-The CPU's losses are committed (benchmarks/gpu_losses.json), so that no GPU time is spent on them.
+Losses from a CPU are committed (benchmarks/gpu_losses.json), so that no GPU time is spent on them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ A spike would amplify a difference in rounding.
 """
 VOCABULARY = 1000
 PADDED_VOCABULARY = 1024
-"""Size of the padded vocabulary.
+"""Padded vocabulary size.
 
 As at full size, some of it is padding. With 50,304 tokens, the losses would take a CPU an hour.
 """
@@ -46,14 +46,14 @@ SIZES = {
     "rehearsal": {"layers": 2, "hidden": 64, "heads": 4, "sequence": 64},
 }
 AGREES = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 2e-2}
-"""Largest relative difference between the losses of two devices.
+"""Largest relative difference between the losses on two devices.
 
 The devices add in different orders, and the difference grows over 20 steps.
 """
 RESUME_AGREES = 1e-2
 """Largest relative difference after a resume.
 
-Attention's backward pass on a GPU adds in an order that changes from run to run.
+The attention backward pass on a GPU adds in an order that changes from run to run.
 """
 
 
@@ -65,7 +65,7 @@ def content_of(
     engine: str = "megatron-core",
     **more: Any,
 ) -> dict[str, Any]:
-    """Return the phase of a small training run on a corpus with something to learn."""
+    """Return the phase for a small training run on a corpus with something to learn."""
     shape = SIZES[size]
     model = {
         "layers": shape["layers"],
@@ -130,7 +130,7 @@ def corpus_folder() -> Iterator[Path]:
 
 
 def new_folder(root: Path, name: str) -> Path:
-    """Create the folder of one training run, with the corpus linked into it."""
+    """Create the folder for one training run, with the corpus linked into it."""
     folder = root / name
     (folder / "data").mkdir(parents=True)
     for path in (root / "data").glob("corpus*"):
@@ -139,7 +139,7 @@ def new_folder(root: Path, name: str) -> Path:
 
 
 def worst_gap(losses: list[float], known: list[float]) -> float:
-    """Return the largest relative difference between two lists of losses; infinite if a loss is NaN.
+    """Return the largest relative difference between two lists of losses, infinite if one is NaN.
 
     >>> worst_gap([10.0, 9.9], [10.0, 9.0]), worst_gap([10.0, float("nan")], [10.0, 9.0])
     (0.10000000000000003, inf)
@@ -163,7 +163,7 @@ def known_losses(size: str, precision: str) -> list[float]:
 
 
 def against_cpu(size: str, precision: str, losses: list[float]) -> dict[str, Any]:
-    """Return how the losses compare with the CPU's."""
+    """Return how the losses compare with those on the CPU."""
     known = known_losses(size, precision)[: len(losses)]
     if not known:
         return {
@@ -189,7 +189,7 @@ def run_long(
     *,
     fp8: str = "none",
 ) -> dict[str, Any]:
-    """Train 20 steps and compare the losses with the CPU's."""
+    """Train 20 steps and compare the losses with those on the CPU."""
     folder = new_folder(root, f"long-{engine}-{zero_stage}-{precision}-{kernels}-{fp8}")
     content = content_of(size, precision, engine=engine, zero_stage=zero_stage)
     set_kernels(content, kernels)
@@ -257,7 +257,7 @@ def megatron(arguments: dict[str, Any], emit: Emit) -> None:
 
 
 def deepspeed(arguments: dict[str, Any], emit: Emit) -> None:
-    """Emit a row for each stage of ZeRO."""
+    """Emit a row for each ZeRO stage."""
     size = arguments["size"]
     with corpus_folder() as root:
         for stage in arguments["stages"]:
@@ -266,7 +266,7 @@ def deepspeed(arguments: dict[str, Any], emit: Emit) -> None:
 
 
 def fp16(arguments: dict[str, Any], emit: Emit) -> None:
-    """Emit the losses and loss scales of 20 steps in fp16."""
+    """Emit the losses and loss scales from 20 steps in fp16."""
     with corpus_folder() as root:
         folder = new_folder(root, "fp16")
         content = content_of(arguments["size"], "fp16")
@@ -287,7 +287,7 @@ def fp16(arguments: dict[str, Any], emit: Emit) -> None:
 
 
 def eight_bits(arguments: dict[str, Any], emit: Emit) -> None:
-    """Emit a row that compares 20 steps with 8-bit matrix products with a CPU's losses in bf16."""
+    """Emit a row that compares 20 steps with 8-bit products to a CPU's losses in bf16."""
     check = f"{STEPS} steps bf16, fp8 tensorwise"
     if not torch.cuda.is_available():
         emit({"check": check, "not_run": "products in 8 bits need a GPU"})

@@ -16,7 +16,7 @@ def _add_kernel(left, right, out, count, BLOCK: tl.constexpr):  # noqa: ANN001, 
 
 
 def largest_error(device: torch.device, count: int = 100_003) -> float:
-    """Return the largest error of a kernel that adds two vectors, compared with torch."""
+    """Return the largest error in a kernel that adds two vectors, compared with torch."""
     left = torch.randn(count, device=device)
     right = torch.randn(count, device=device)
     out = torch.full_like(left, float("nan"))

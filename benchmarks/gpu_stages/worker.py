@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu_stages.worker JOB.json
 
-Rows go to standard output as lines of JSON. Everything else that is printed goes to standard error.
+Rows go to standard output as JSON lines. Everything else that is printed goes to standard error.
 The process takes no GPU memory before its start signal, so several processes may wait while another
 one measures.
 """
@@ -54,7 +54,7 @@ def main() -> None:
 def _take_standard_output() -> TextIO:
     """Return the real standard output.
 
-    From now on the output of libraries goes to standard error.
+    From now on, output from libraries goes to standard error.
     """
     rows = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -123,7 +123,7 @@ def _do_drills(
     from runbook.tools.drills import drill_list, drill_report
 
     verdicts = []
-    # A signal lets the drills end the processes that they started.
+    # Even after a signal, the drills end the processes that they started.
     with released_by_signals(), log.open("w") if log else tempfile.TemporaryFile("w") as stream:
         for verdict in drill_list.do_attempts(chosen, stream, again=again):
             verdicts.append(verdict)

@@ -1,4 +1,4 @@
-"""`runbook rehearse`: dry-run one step at full size, or run the document's program small."""
+"""`runbook rehearse`: dry-run one step at full size, or try the document's program on CPUs."""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Checks. Checks: what a rule says about a value, in readable form."""
+"""Checks: what a rule says about a value, in readable form."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -96,7 +96,7 @@ def judge(
 
 
 def check_of(result: RuleResult, phase: str = "", *, otherwise: str = "fail") -> Check:
-    """Return what a rule found as a check, with its text filled in.
+    """Return what a rule found, as a check with its text filled in.
 
     `phase` precedes the name if each phase has its own check. `otherwise` is the verdict if the
     rule does not hold.

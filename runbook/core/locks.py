@@ -3,9 +3,9 @@
 A lock is held as long as its file exists. The file is created by a hard link (or by exclusive
 creation if the file system has no hard links). Both are atomic on local and network file systems,
 and neither needs flock, which many clusters do not support. Only the machine on which the holder
-ran can tell that it is dead. So only that machine takes over a lock, if the process has ended or
-the machine was rebooted. To take over, a process creates a second link named after the dead lock,
-then reads the lock again. Only one process can create that link.
+ran can tell that the holder is dead. So only that machine takes over a lock, if the process has
+ended or the machine was rebooted. To take over, a process creates a second link with the token of
+the dead holder in its name, then reads the lock again. Only one process can create that link.
 """
 
 import contextlib
@@ -152,8 +152,9 @@ def _take_over(path: Path, dead: Holder, new_holder: Holder) -> bool:
     right = path.with_name(f"{path.name}.{dead.token}")
     if not _create(right, new_holder):
         claimant = _read(right)
-        # A process may die after it has claimed the dead lock and before it replaces it. The claim
-        # is itself a lock, so the next process can take over the claim and continue.
+        # A process may die after it has claimed a dead holder's lock and before it has replaced the
+        # lock. The claim is itself a lock, so the next process can take over the claim and
+        # continue.
         if not (
             isinstance(claimant, Holder)
             and _dead(claimant)

@@ -96,7 +96,7 @@ def parse_duration(text: str | int | float) -> int:
 
 
 def clock_seconds(text: str) -> int:
-    """Parse a time limit from a scheduler to seconds; 0 if there is no limit or it is not a time.
+    """Convert a scheduler's time limit to seconds; 0 if there is none or the text is not a time.
 
     >>> [clock_seconds(text) for text in ("00:05:00", "2-00:00:00", "30", "5:00", "1-2")]
     [300, 172800, 1800, 300, 93600]

@@ -32,7 +32,7 @@ PARTS_OF_STEPS_DONE = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 USUAL_DECAY_FROM = 0.5
 """Input value used if it is unknown when the learning rate starts to decay.
 
-A separate input tells the process that this value was used.
+A separate input tells the Gaussian process that this value was assumed.
 """
 FEWEST_POINTS = 3
 SHARES_MEASURED = (0.35, 0.5, 0.65, 0.85)

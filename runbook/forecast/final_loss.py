@@ -4,7 +4,7 @@ Several laws are fitted (`laws.py`) and corrected by their residuals near the ta
 the laws have equal votes: the forecast is the median of their predictions. With sixty runs or more,
 a rolling backtest chooses a single law. The interval is conformal: it is as wide as the errors the
 same method made in backtests, and grows with the square root of the decades of compute over which
-it extrapolates.
+the method extrapolates.
 """
 
 from collections.abc import Sequence
@@ -115,7 +115,7 @@ def check_runs(runs: Runs) -> None:
 
 @dataclass(frozen=True)
 class _Backtest:
-    """Forecasts for the larger runs that each law makes from the smaller ones."""
+    """What each law forecasts for the larger runs after a fit to the smaller ones."""
 
     predictions: dict[LawChoice, Array]
     losses: Array

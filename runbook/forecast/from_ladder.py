@@ -1,8 +1,8 @@
 """Forecasts the final loss in a run, with an interval, from the rungs of a ladder.
 
 The line through the rungs forecasts runs with the same number of tokens per parameter
-(`ladder_line.py`). For other runs, the laws (`final_loss.py`) tell how much higher the loss is than
-on the line at the same compute.
+(`ladder_line.py`). For other runs, the laws (`final_loss.py`) give the ratio between their loss and
+that on the line at the same compute.
 """
 
 from dataclasses import replace

@@ -24,8 +24,7 @@ EARLIEST_SHARE = 0.25
 30 %.
 """
 FARTHEST_RATIO = 1000.0
-"""Largest ratio of compute, from the target to the largest run, for which backtests support a
-forecast.
+"""Largest ratio of target compute to largest-run compute for which backtests support a forecast.
 """
 FAR_WIDENING = 2.0
 """Factor by which the interval widens for a target beyond `FARTHEST_RATIO`."""

@@ -94,7 +94,7 @@ WEIGHT_POWERS = (0.0, 0.5, 1.0, 2.0)
 
 
 def law_choices(runs: Runs) -> list[LawChoice]:
-    """Return the laws with different results for these runs."""
+    """Return the laws that give different results for these runs."""
     no_embeddings = np.allclose(runs.params, runs.params_no_embed)
     return list(_choices([True] if no_embeddings else [True, False]))
 

@@ -58,7 +58,7 @@ def decades_beyond(parameters: float, tokens: float) -> float:
 
 
 def widening(parameters: float, tokens: float) -> float:
-    """Return the factor by which the interval widens outside the range: a root of the decades."""
+    """Return by what factor the interval widens outside the range: like the root of the decades."""
     decades = decades_beyond(parameters, tokens)
     return math.sqrt((decades + DECADES_AT_ZERO) / DECADES_AT_ZERO)
 

@@ -373,7 +373,7 @@ _GROUP_SIZE = "tuning.recompute_num_layers"
 _EXIT = "limits.exit_interval"
 _SAVES = "checkpoint.saves"
 
-# Each row has the framework name, our key, how to read and write the value, and when to write it.
+# Each row has the upstream name, our key, how to read and write the value, and when to write it.
 _MODEL = (
     Option("num-layers", "training.shape.layers", whole, "model.layers"),
     Option("hidden-size", "training.shape.hidden", whole, "model.hidden"),

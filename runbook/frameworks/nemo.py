@@ -301,7 +301,7 @@ _ONLY_READ = (
     Option("model.position_embedding_type", "model.position_embedding", _READ_POSITIONS),
     Option("model.rotary_base", "model.rope_base", float),
 )
-"""The launcher option, and options for properties that models in the document lack."""
+"""An option for the launcher, and options for properties that models in the document lack."""
 READ = {option.name.lstrip("+"): option for option in (*OPTIONS, *_ONLY_READ) if option.read}
 """The overrides that may be passed to NeMo or its launcher, by name."""
 _KIND = {

@@ -30,7 +30,7 @@ SCHEDULE_NAMES: dict[str, Mapping[Schedule, str]] = {
 
 
 def schedule_writer(framework: str) -> Callable[[PhaseRun], str]:
-    """Return a writer for the schedule in a phase, using the framework name."""
+    """Return a writer for the schedule in a phase, under its name in the framework."""
     names = SCHEDULE_NAMES[framework]
     return lambda run: names[run.phase.learning_rate.schedule]
 

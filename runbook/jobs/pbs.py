@@ -128,7 +128,7 @@ def _destinations(values: dict[str, str]) -> list[str]:
 
 
 def _with_widest_limits(route: QueueLimits, destinations: Sequence[QueueLimits]) -> QueueLimits:
-    """Return the limits on a route queue, with missing ones from the widest destination."""
+    """Return the limits on a route queue; a missing one is the widest among its destinations."""
     all_seconds = [queue.max_seconds for queue in destinations]
     all_nodes = [queue.max_nodes for queue in destinations]
     return replace(
@@ -258,7 +258,7 @@ def _sequence_number(job: str) -> int:
 
 
 class Pbs(Queue):
-    """Queries and submits to PBS using the commands installed on a login node."""
+    """Queries PBS and submits jobs to it, using the commands installed on a login node."""
 
     kind = "pbs"
     name = "PBS"

@@ -120,7 +120,7 @@ class Queue(ABC):
         after: Sequence[str],
         follows: str = "",
     ) -> str:
-        """Submit job.sh with the token, and return the queue id.
+        """Submit job.sh with the token, and return the job id that the queue assigned.
 
         The job starts once the jobs in `after` have succeeded, or once the job `follows` has ended,
         however it ended. Raise `LostAnswerError` if it is unknown whether the queue accepted the

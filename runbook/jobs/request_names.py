@@ -168,7 +168,7 @@ _TIME_READERS: Mapping[str, Callable[[str], int]] = {
 
 
 def walltime_seconds(queue: str, text: str) -> int:
-    """Parse a time limit as this queue writes it to seconds; 0 if it is missing or not a time.
+    """Convert a time limit, as this queue writes it, to seconds; 0 if it is missing or not a time.
 
     >>> walltime_seconds("lsf", "2:00"), walltime_seconds("slurm", "2:00")
     (7200, 120)

@@ -1,4 +1,4 @@
-"""Parses the queue directives in a job script.
+"""Parses what a job script requests from its queue.
 
 The requests are the directives for Slurm (#SBATCH), PBS (#PBS), LSF (#BSUB), Grid Engine (#$),
 Fujitsu's queue (#PJM), OAR (#OAR), Cobalt (#COBALT), Moab and Bridge at CEA (#MSUB), Flux (#flux:)

@@ -209,7 +209,7 @@ def together(jobs: Sequence[QueueJob]) -> QueueJob | None:
 
 
 class Slurm(Queue):
-    """Queries and submits to Slurm using the commands installed on a login node."""
+    """Queries Slurm and submits jobs to it, using the commands installed on a login node."""
 
     kind = "slurm"
     name = "Slurm"
@@ -394,7 +394,7 @@ class Slurm(Queue):
         return bool(text.strip())
 
     def most_cores(self, partition: str) -> int:
-        """Return the core count of the largest node, or 0 if Slurm does not report it."""
+        """Return the core count of a partition's largest node, or 0 if Slurm does not report it."""
         text = self.answer("sinfo", "--noheader", f"--partition={partition}", "--format=%c")
         counts = [whole_number(word.rstrip("+")) for word in text.split()]
         return max(counts, default=0)

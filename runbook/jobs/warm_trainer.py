@@ -93,7 +93,8 @@ class WarmTrainer:
     def write_python(self, path: Path) -> None:
         """Write a script to be run in place of python, which requests the rank from this server.
 
-        If the server no longer listens, the script starts the rank using the Python that runs now.
+        If the server no longer listens, the script starts the rank using the Python of this
+        process.
         """
         stand_in = [sys.executable, "-IS", fork_server.__file__, str(self.socket_path)]
         lines = [

@@ -62,7 +62,7 @@ class Nemo1(LineReader):
     """
     _done: int = -1
     _open: str = ""
-    """How a bar begins that a terminal has wrapped."""
+    """First part of a bar that a terminal has wrapped."""
 
     def feed(self, line: str, out: Assembly) -> bool:
         """Read the line if it is in this format, and return whether it is.

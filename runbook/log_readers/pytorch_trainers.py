@@ -226,7 +226,7 @@ class DeepSpeed(LineReader):
     name: str = "deepspeed"
     open: Record | None = None
     _timer_text: str = ""
-    """How a timer line begins that a terminal or web page has wrapped."""
+    """First part of a timer line that a terminal or web page has wrapped."""
     _skipped: int | None = None
     _overflow: bool = False
 

@@ -112,7 +112,7 @@ def is_binary(head: bytes) -> bool:
 
 
 def _chunks(stream: IO[bytes], problems: list[str]) -> Iterator[bytes]:
-    """Yield the data that can be read in chunks.
+    """Yield, in chunks, the data that can be read.
 
     If reading fails before the end of the file, as with truncated compressed data, add the reason
     to `problems`.
@@ -253,7 +253,8 @@ class LogReader:
     def _feed_megatron(self, line: str) -> bool:
         """Offer the line to the Megatron reader, and return whether a reader accepted it.
 
-        If it has no pending record, the reader that read the last record is tried first.
+        If the Megatron reader has no pending record, the reader that read the last record is tried
+        first.
         """
         megatron = self.megatron
         out = self.megatron_out
@@ -276,7 +277,7 @@ class LogReader:
         self.mlperf.feed(mark + entry, self.mlperf_out)
 
     def _feed_last(self, line: str) -> bool:
-        """Offer the line to the reader that was used last, and return whether it was accepted."""
+        """Offer the line to the reader of the last record, and return whether it was accepted."""
         if self._last is None:
             return False
         reader, out = self._last

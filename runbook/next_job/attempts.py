@@ -66,7 +66,7 @@ class EndedJob:
 
 
 def read_attempt(job: EndedJob, events: Sequence[JobEvent], metrics: Path) -> Attempt:
-    """Determine how a job ended, using its logs, its events, and the steps it trained."""
+    """Determine how a job ended, using its logs, its events, and the steps of the run."""
     began_at, reached = read_steps(events, metrics)
     attempt = Attempt(
         job=job.name,
@@ -185,7 +185,7 @@ def _find_failure(
 
 
 def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailure:
-    """Explain why a rank hung by an earlier cause in the log, if there is one.
+    """Use an earlier cause in the log, if there is one, to explain why a rank hung.
 
     A job that completed steps may have survived this cause, so it still counts as hung.
     """
@@ -207,7 +207,7 @@ def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailur
 
 
 def _explain_kill(job: EndedJob, attempt: Attempt) -> _JobFailure:
-    """Explain why a rank was killed by the cause named by the log, if there is one.
+    """Use the cause that the log names, if there is one, to explain why a rank was killed.
 
     The job still counts as killed, unless it completed no step and the cause can kill a process and
     must be fixed before a restart.

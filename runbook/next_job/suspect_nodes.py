@@ -1,8 +1,8 @@
 """Decides which nodes to replace by spare nodes after a failed attempt.
 
-The evidence is the first of these that exists: nodes on which a failed step does not end; the nodes
-in a pipeline stage where ranks hung or were killed, unless the log names a node; and nodes named by
-the log or by a killed rank.
+The first of these that applies decides: nodes on which a failed step does not end, if they are at
+most half of all nodes; the nodes in a pipeline stage where ranks hung or were killed, if the log
+names no node and there are enough spare nodes; and nodes named by the log or by a killed rank.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds programs run by the same user that do not belong to the job and disturb it.
+"""Finds programs on a node that the job's user runs outside the job and that disturb it.
 
 A program an earlier job left behind takes a core from a rank, and all ranks wait for that one. If
 it still writes to the run folder, it replaces files from the new job.
@@ -39,7 +39,7 @@ class Program:
 
 
 def look_at_foreign_programs(run_folder: Path | None = None) -> Facts:
-    """Return programs run by the user outside the job that disturb it.
+    """Return programs that the user runs outside the job and that disturb it.
 
     `busy` are those that compute in almost every sample, and `in_run` are those from ended jobs
     that use the run folder.
@@ -98,7 +98,7 @@ def _jobs_with_daemon() -> Iterator[str]:
 
 
 def _used_path(pid: int, folder: Path) -> str:
-    """Return a file or folder below `folder` a process uses, or an empty string."""
+    """Return a file or folder below `folder` that a process uses, or an empty string."""
     process = PROCESSES / str(pid)
     links = [process / "cwd"]
     with contextlib.suppress(OSError):
@@ -114,7 +114,7 @@ def _used_path(pid: int, folder: Path) -> str:
 
 
 def _outside_of(own_job: str) -> Iterator[Program]:
-    """Yield processes run by the user without the number of this job in their environment."""
+    """Yield processes run by the user that lack the number of this job in their environment."""
     for folder in PROCESSES.glob("[0-9]*"):
         # A process may end while it is examined, and a kernel thread has no command.
         with contextlib.suppress(OSError):
@@ -137,7 +137,7 @@ def _environment_of(folder: Path) -> dict[str, str]:
 
 
 def _job_of(environment: dict[str, str]) -> str:
-    """Return the job number to which a process belongs, or an empty string."""
+    """Return the number of the job that a process belongs to, or an empty string."""
     for name in JOB_VARIABLES:
         if environment.get(name):
             return environment[name]

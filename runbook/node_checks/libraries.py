@@ -15,13 +15,12 @@ _VERSIONS_INSIDE = {
     "libstdc++": re.compile(rb"\0GLIBCXX_(\d+(?:\.\d+)+)(?=\0)"),
     "libnccl": re.compile(rb"NCCL version (\d+(?:\.\d+)+)"),
 }
-"""Matches the version inside a library. libstdc++ contains the names of all versions up to the
-current one.
+"""Matches the version inside a library. libstdc++ contains the names of all versions up to its own.
 """
 
 
 def folders_with(libraries: Mapping[str, str]) -> list[str]:
-    """Return the folders in LD_LIBRARY_PATH a process loaded any of these libraries from.
+    """Return the folders in LD_LIBRARY_PATH that a process loaded any of these libraries from.
 
     `libraries` maps library names to files.
     """

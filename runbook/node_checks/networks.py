@@ -158,7 +158,7 @@ def parse_local_addresses(text: str) -> set[str]:
 
 
 def _infiniband() -> Facts:
-    """Return each port on an InfiniBand device with the state, such as `4: ACTIVE`."""
+    """Return each port on an InfiniBand device with its state, such as `4: ACTIVE`."""
     ports: Facts = {}
     for port in sorted(Path("/sys/class/infiniband").glob("*/ports/*")):
         name = f"{port.parent.parent.name}:{port.name}"

@@ -12,7 +12,7 @@ ANSWER_SECONDS = 12
 
 
 def look_at_scheduler_settings() -> Facts:
-    """Return how Slurm compares slurm.conf on this node with the one on the controller.
+    """Return whether slurm.conf here matches the one on the controller, as Slurm reports it.
 
     `comparison` is empty if there is no scontrol here, or if it does not answer.
     """

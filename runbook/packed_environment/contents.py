@@ -15,7 +15,7 @@ from runbook.packed_environment.manifest import BASE, ENVIRONMENT, PACKAGE, Pack
 BLOCK = 4096
 COMPILED = "__pycache__"
 CONDA_FOLDERS = frozenset({"pkgs", "envs", "conda-bld"})
-"""Folders in a conda installation the base environment does not use, such as caches."""
+"""Folders in a conda installation that its base environment does not use, such as caches."""
 UNUSED_LIBRARY = frozenset({"test", "idlelib", "site-packages"})
 """Folders in the standard library that training never imports.
 

@@ -42,7 +42,7 @@ class FailureNote:
         self._write({_PROBLEM: problem, _DETAIL: detail})
 
     def shared_is_unchanged(self) -> bool | None:
-        """Return whether another rank found the environment unchanged; None if it left no note."""
+        """Return whether another rank found the environment unchanged, or None if none noted that."""
         verdict = self._read().get(_SHARED_IS_UNCHANGED)
         return verdict if isinstance(verdict, bool) else None
 

@@ -189,7 +189,7 @@ def _shared_is_unchanged_on_node(manifest: EnvironmentManifest, folder: str) -> 
 
 
 def copies_folder(folder: str) -> Path:
-    """Return the folder for copies of this user. The path in `folder` may contain variables."""
+    """Return the folder where this user keeps copies. The path in `folder` may contain variables."""
     expanded = os.path.expandvars(folder)
     if not expanded.startswith("/"):
         raise CopyError(

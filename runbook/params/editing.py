@@ -51,9 +51,9 @@ _SUM = re.compile(r"\d[\d,._]*\s*x\s|\bx\s*\d|=\s*\d|:\s*\d[\d,]{3,}")
 
 
 def without_sums(text: str, where: str) -> str:
-    r"""Remove comments that contain calculations from the text of a run file.
+    r"""Return the text of a run file without comments that contain calculations.
 
-    Their results would be wrong for other values. If a comment cannot be
+    The results would be wrong for other values. If a comment cannot be
     distinguished from a value with certainty, the text is returned unchanged.
 
     >>> without_sums("model: tiny  # ours\ntraining:\n  iterations: 4  # x 8 = 32 samples\n", "a.yaml")

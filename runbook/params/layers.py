@@ -176,7 +176,7 @@ class Layer:
 
 
 def document_layer(name: str, document: YamlDocument) -> Layer:
-    """Return the layer that a file makes."""
+    """Return a layer with the values from a file."""
     return Layer(name).take(document.values, document.origin)
 
 

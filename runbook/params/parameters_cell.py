@@ -44,7 +44,7 @@ _FROM_FILE = [name for name in PARAMETERS if name not in ("run", "overrides")]
 _SETS_RUN = re.compile(r"(?m)^run\b *[:=]")
 """Matches a cell that sets `run`, even if the cell has a syntax error."""
 _INJECTED = "# Parameters\n"
-"""How the cell begins that papermill inserts below the parameters cell."""
+"""First line in the cell that papermill inserts below the parameters cell."""
 
 
 def bind(
@@ -219,7 +219,7 @@ def _unknown_names(namespace: Mapping[str, object]) -> list[Problem]:
     """Return a problem for each name given as a parameter that no notebook has.
 
     Papermill only warns about the names that it injects. In the parameters cell, a name that the
-    cell itself reads counts as a variable of the author.
+    cell itself reads counts as the author's own variable.
     """
     problems = []
     sources = _executed(namespace)

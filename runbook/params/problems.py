@@ -87,7 +87,7 @@ class InvalidParams(ParamsError):
 
 
 def statement_of(error: ParamsError) -> Statement:
-    """Return an error message, to be reported with other problems."""
+    """Return the message in an error, to be reported with other problems."""
     if error.message is None:
         return ParamsMessage.PLAIN_TEXT.of(text=str(error))
     return Statement(error.message, error.values)

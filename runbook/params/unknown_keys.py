@@ -181,7 +181,7 @@ A name whose value has the same form as one of our keys is an alias for that key
 
 
 def document_name(word: str) -> DocumentName | None:
-    """Return the entry for a variable from a document that has no key of its own here.
+    """Return the entry for a name in the documents that is not an alias for one of our keys.
 
     >>> document_name("parallel.GAS").keys
     ('training.global_batch', 'training.micro_batch')

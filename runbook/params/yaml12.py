@@ -390,7 +390,7 @@ def write_scalar(value: Any) -> str:
         mantissa, letter, exponent = repr(value).partition("e")
         if not letter:
             return mantissa
-        # YAML 1.1 only reads a float that has a point and a sign: 6.0e-5.
+        # YAML 1.1 reads a number as a float only if it has a point and a sign: 6.0e-5.
         point = "" if "." in mantissa else ".0"
         return f"{mantissa}{point}e{int(exponent):+d}"
 

@@ -38,7 +38,7 @@ SECTIONS = ("training", "parallel", "data", "jobs.training")
 
 
 class OpenRun:
-    """A training phase, read from run files, which are read again once they have grown."""
+    """Training in a run, read from its files, which are read again once they have grown."""
 
     def __init__(self, run: str | Path, phase: str = FULL) -> None:
         self.phase = phase_name(phase)

@@ -64,7 +64,7 @@ def end_notebook(
     session: Session,
     repeat_because: str = "",
 ) -> None:
-    """End the phase run by a notebook; see `end_phase`."""
+    """End the phase that a notebook carries out; see `end_phase`."""
     # The engine still has to write this notebook, and then the manifest. If the manifest recorded
     # the notebook here and the process were killed between the two writes, the notebook would seem
     # to have been edited.

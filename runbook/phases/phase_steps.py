@@ -273,7 +273,7 @@ def train_step(run: PlannedRun, training: str) -> StepOfRun:
 
 
 def begin_again(settings: Settings, phase: str) -> str:
-    """Return a sentence to end an error message with, which says how to repeat a phase."""
+    """Return the last sentence for an error message, which says how to repeat a phase."""
     return PhaseMessage.DO_PHASE_AGAIN.fill(phase=phase, run=settings.run.run)
 
 

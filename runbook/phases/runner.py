@@ -268,7 +268,7 @@ def forget(
 ) -> None:
     """Let a phase run again.
 
-    Remove the markers for a phase, and move its outputs and an older run.yaml into the history.
+    Remove its markers, and move its outputs and an older run.yaml into the history.
     """
     refuse_while_a_job_runs(folder, get_scheduler(settings.site))
     changed = run_files.changed_values(folder, settings)

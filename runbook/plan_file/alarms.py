@@ -334,7 +334,7 @@ class LossWatch:
         self._next_look = FLAT_RECORDS
 
     def excess(self, loss: float) -> float:
-        """Return how far a loss is above the curve so far, in units of the smallest jump."""
+        """Return how far a loss is above the curve, as a multiple of what counts as a jump."""
         usual = median(self._recent) if self._recent else inf
         if loss <= usual:
             return 0.0
@@ -850,7 +850,7 @@ class MetricWatch:
         yield from self._look_at_times(step)
 
     def _look_whether_finite(self, step: Any) -> Iterator[Alarm]:
-        """Report the first of several consecutive steps with a loss that is not finite."""
+        """Report a step with a loss that is not finite, unless the step before it had one too."""
         was_finite = self._is_finite
         states = getattr(step, "states", ())
         is_lost = "nan_loss" in states or "infinite_loss" in states
@@ -867,7 +867,7 @@ class MetricWatch:
             )
 
     def _look_whether_zero(self, step: Any) -> Iterator[Alarm]:
-        """Report the first of several consecutive steps with a loss of exactly 0."""
+        """Report a step with a loss of exactly 0, unless the step before it had one too."""
         was_above_zero = self._is_above_zero
         self._is_above_zero = step.loss != 0.0
         if was_above_zero and not self._is_above_zero:

@@ -1,4 +1,4 @@
-"""Commands from run files the user has allowed on this machine.
+"""Run-file commands that the user has allowed on this machine.
 
 The file has one command per line, and no run file can change its path.
 

@@ -13,8 +13,9 @@ HANG_SHARE = 0.6
 other ranks end.
 """
 UNMEASURED_SHARE = 0.9
-"""Limit for the first step, evaluation or save in a job, as a share of the timeout, used while
-nothing has been measured.
+"""Limit for the first step, evaluation or save in a job, as a share of the timeout.
+
+It is used until one of the same kind has been measured.
 """
 MEASURED_FACTOR = 3.0
 """Limit for a step, evaluation or save, as a multiple of the longest measured one."""

@@ -182,7 +182,7 @@ def _names(sources: tuple[Source, ...]) -> list[list[Any]]:
 def _warmup_follows(saved: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
     """Return whether the warm-up and decay were changed by the same factor, apart from rounding.
 
-    If it is, the warm-up has changed only because the length has.
+    If so, the warm-up has changed only because the length has.
     """
     lengths = (saved.get(_WARMUP), saved.get(_DECAY), planned.get(_WARMUP), planned.get(_DECAY))
     if not all(isinstance(length, int) for length in lengths):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 COMPUTE_SECONDS = "forward_backward_seconds"
-"""Column only computed steps have. A skipped step has neither this nor a loss."""
+"""Column that only computed steps have. A skipped step has neither this nor a loss."""
 TAIL_BYTES = 1_000_000
 """Number of bytes to read from the end of the file. A record has about 700 bytes."""
 

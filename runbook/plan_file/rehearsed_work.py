@@ -80,7 +80,7 @@ class RehearsedRank:
     resume_bytes: int
     """Bytes this rank reads from a checkpoint."""
     resume_peak_bytes: int
-    """Peak memory while resuming in bytes, on device and host together."""
+    """Peak memory in bytes during a resume, on device and host together."""
     largest: tuple[Allocation, ...]
     timeline: tuple[tuple[Any, ...], ...]
     """Memory in use during the step, as pairs of (point in the step, bytes)."""

@@ -1,4 +1,4 @@
-"""Reasons for ranks not to meet in a rendezvous before the timeout."""
+"""Reasons why ranks did not meet in a rendezvous before the timeout."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ class StragglerDetector:
     def look(self, times: ExchangedTimes, moment: float) -> list[Alarm]:
         """Report ranks that were slow in `SLOW_WINDOWS` windows in a row.
 
-        A rank is reported only once until it recovers. The first times are ignored, because the
-        first step compiles and fills caches. Megatron numbers the ranks in a stage consecutively.
+        A rank is reported only once until it recovers. The first step is ignored, because it
+        compiles and fills caches. Megatron numbers the ranks in a stage consecutively.
         """
         before = self._seconds
         nothing = [0.0] * len(times.seconds)

@@ -41,7 +41,7 @@ def token_bytes(vocabulary: int) -> int:
 
 
 def index_bytes(sequences: int, entries: int) -> int:
-    """Return the size in bytes of an .idx file with these numbers of sequences and entries.
+    """Return the bytes in an .idx file with this many sequences and document-index entries.
 
     >>> index_bytes(0, 1), index_bytes(1000, 1001)
     (42, 20042)

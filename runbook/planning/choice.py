@@ -24,7 +24,7 @@ from runbook.planning.sizes import shape_of
 SMOKE_DECAY = 100
 """A smoke test decays the learning rate over its own length times this factor.
 
-So it is still at 99 % of the peak when the test ends.
+So the rate is still at 99 % of the peak when the test ends.
 """
 _NOT_IN_SMOKE = (
     *("samples", "tokens", "rampup_start", "rampup_increment", "rampup_samples"),

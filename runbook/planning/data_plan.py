@@ -42,7 +42,7 @@ class BlendPart(PlannedFiles):
 
     weight: float
     train_share: float
-    """Share of the tokens in this text used for training."""
+    """Share of the tokens in this text that is used for training."""
 
 
 BYTES_OF_TEXT_PER_TOKEN = 4.0
@@ -89,8 +89,8 @@ class DataPlan(PlannedFiles):
     def weighted(self, use: str) -> tuple[Source, ...]:
         """Return the files for train, validation or test (`use`), with their weights.
 
-        Files with the same text will share the weight in proportion to their tokens, once these
-        have been counted.
+        Files that belong to the same text will share its weight in proportion to their tokens, once
+        these have been counted.
         """
         if not self.parts:
             prefixes = getattr(self, use)

@@ -203,7 +203,7 @@ def growth(
 ) -> list[RankedLayout | str]:
     """Return the best layout for the planned number of nodes, for twice as many, and so on.
 
-    If no layout fits, its place holds the reason.
+    Where no layout fits, the list has the reason instead.
     """
     rows: list[RankedLayout | str] = []
     nodes = choice.nodes
@@ -380,7 +380,7 @@ def _why_none(
 
 @dataclass(frozen=True)
 class Alternative:
-    """The training run with one change.
+    """The training run as planned, or a variant with one change.
 
     Numbers are None if they are unknown or if a rule is broken.
     """

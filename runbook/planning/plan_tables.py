@@ -390,7 +390,7 @@ def time_table(plan: Plan) -> Table:
 
 
 def time_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
-    """Return the times in the table as numbers. Their names state the units, and None means unknown."""
+    """Return the times in the table as numbers, under names with units; None means unknown."""
     time = plan.time[phase]
     spec = plan.phases[phase]
     return {
@@ -551,7 +551,7 @@ def checks_table(plan: Plan) -> Table:
 
 
 def site_tables(site: Site, content: Plan, training: Training) -> tuple[Table, ...]:
-    """Return two tables for the site: checkpoint times by tier, and numbers from its document."""
+    """Return the tables for the site: checkpoint times by tier, and numbers from its document."""
     all_tables = (
         tier_table(
             site,

@@ -1,4 +1,4 @@
-"""Counts the parameters in a GPT, in total, by part and by rank, and compares the usual label."""
+"""Counts the parameters in a GPT by part and rank, and compares the total with the usual label."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def padded_vocabulary(vocabulary: int, tensor: int, *, own: bool = False) -> int
     """Return the vocabulary rounded up to a multiple of 128 x tensor, as in Megatron.
 
     With `own`, round up to a multiple of 128 that `tensor` divides, so that all usual tensor sizes
-    lead to the same model. Padded rows contribute to the loss, so when padded as in Megatron, the
+    lead to the same model. Padded rows contribute to the loss, so with padding as in Megatron, the
     loss depends on the tensor size (by ln(50432 / 50304) = 0.0025).
 
     >>> [padded_vocabulary(50257, tensor) for tensor in (1, 2, 8)]

@@ -302,7 +302,7 @@ SUFFIXES = (".ipynb", ".html", ".json")
 
 
 def set_aside(run_folder: Path, phase: str, *, keep_newer_notebook: bool = False) -> list[Path]:
-    """Move a phase notebook, report and JSON to records/history/<phase>-<UTC start>.
+    """Move the notebook, report and JSON for a phase to records/history/<phase>-<UTC start>.
 
     Return the new paths. Set `keep_newer_notebook` while a notebook runs: a notebook that is from a
     different execution than the record is then not moved, because papermill may be writing it.
@@ -466,7 +466,7 @@ def cache_agrees(run_folder: Path) -> list[Finding]:
 
 
 def _saved_order(checkpoints: Path) -> dict[str, str]:
-    """Return the checksums for cached files contained in the newest checkpoint.
+    """Return the checksums that the newest checkpoint contains for cached files.
 
     Return an empty dict if there is no checkpoint, or if the checkpoint has no checksums.
     """

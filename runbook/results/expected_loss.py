@@ -31,7 +31,7 @@ class ExpectedLoss:
     low: float
     high: float
     share: float
-    """Share of completed training steps."""
+    """Share of the training steps completed so far."""
     sealed: Forecast | None
     """Loss forecast made before the first step; None if no forecast was sealed."""
 

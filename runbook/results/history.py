@@ -102,7 +102,7 @@ class Event:
     seconds: float | None = None
     """How long a save or reload took in total."""
     stall_seconds: float | None = None
-    """Seconds an asynchronous save paused training."""
+    """Seconds that an asynchronous save paused training."""
     folder: str = ""
     source: str = ""
     """Where a resume loaded its state from: shared, near own or near partner.
@@ -318,7 +318,7 @@ def _step(line: str, number: int) -> Step | None:
 def _rank_times(path: Path) -> Iterator[RankTimes]:
     """Yield the records in a rank_times.jsonl one by one. If there is no file, yield nothing."""
     for values in iterate_lines(path):
-        # Skip a line if it is not a record, such as one cut off when the trainer was killed.
+        # Skip a line that is no record, for example one cut off when the trainer was killed.
         with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             yield RankTimes(
                 iteration=int(values["iteration"]),
@@ -329,7 +329,7 @@ def _rank_times(path: Path) -> Iterator[RankTimes]:
 
 
 def read_metrics(path: Path, alarm_settings: AlarmSettings = NO_SETTINGS) -> History:
-    """Read the history from a metrics.jsonl, and apply the alarm settings in the plan.
+    """Read the history from a metrics.jsonl, and attach the alarm settings from the plan.
 
     Raise `RecordError` if the file is missing or contains no complete record.
     """

@@ -23,7 +23,7 @@ class NearCopyCounts:
     left_out: int
     """Number of copies skipped because the previous copies were still being sent."""
     stall_seconds: float
-    """Mean time a copy paused training."""
+    """Mean time that a copy paused training."""
     own_starts: int
     """Number of starts where every node read only its own copies."""
     partner_starts: int

@@ -126,7 +126,7 @@ def parse_bad_nodes(lines: Sequence[Mapping[str, Any]], now: float) -> list[BadN
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Bad nodes to exclude from the next job, and those that it cannot exclude."""
+    """Bad nodes to exclude from the next job, and those that cannot be excluded."""
 
     left_out: tuple[BadNode, ...] = ()
     kept: tuple[BadNode, ...] = ()

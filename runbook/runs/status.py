@@ -132,8 +132,8 @@ def _attempt(name: str) -> tuple[str, int, str]:
 def scheduler_of(folder: Path) -> Scheduler:
     """Return the scheduler that the jobs were submitted to, as named in their records.
 
-    The run file's other values are not read: a running job can be cancelled even if its dataset,
-    model or site has left params/ since.
+    The run file is read only if no record names one: a running job can be cancelled even if its
+    dataset, model or site has left params/ since.
     """
     jobs = job_folders(folder)
     records = [job_folder.read_record(job) for job in jobs]
@@ -375,7 +375,7 @@ def phases_table(run: RunState) -> Table:
 
 
 def _job_row(job: JobFolder, status: JobStatus) -> Row:
-    """Return a job name, id, state, time, partition, nodes and the reason for its state."""
+    """Return name, id, state, time, partition and nodes for a job, and the reason for its state."""
     elapsed = ""
     if status.started is not None:
         ended = status.ended or time.time()

@@ -40,8 +40,8 @@ PROBES: tuple[str, ...] = tuple(
 """Texts for comparing an encoder with its judge.
 
 The texts cover contractions, all kinds of white space in runs, digits, other scripts, combining
-marks, emoji, control and unassigned characters, the special token, whole and in parts, and long
-runs without a space.
+marks, emoji, control and unassigned characters, the special token and parts of it, and long runs
+without a space.
 """
 
 

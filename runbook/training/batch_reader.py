@@ -122,7 +122,7 @@ _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
 def _pack(batch: Batch) -> torch.Tensor:
     """Pack a micro-batch into one message with 32-bit numbers.
 
-    No token id needs more than 32 bits, and the mask is copied bit by bit.
+    No token id needs more than 32 bits, and the mask bits are copied unchanged.
     """
     parts = []
     for key in _KEYS:

@@ -1,6 +1,6 @@
 """Makes the datasets for a training run. megatron-core draws sequences from the token files.
 
-Their order depends only on the seed and the text.
+The sequence order depends only on the seed and the text.
 """
 
 from collections.abc import Mapping

@@ -350,7 +350,7 @@ class TrainingLoop:
         )
 
     def _pass_over_again(self) -> None:
-        """Skip the steps again that an earlier segment skipped if it did not save afterwards."""
+        """Skip again the steps that an earlier segment skipped without saving afterwards."""
         if bad_steps.may_roll_back(self.spec.limits):
             earlier = share_value(self.log.rolled_back())
             passed_over = self.progress.passed_over

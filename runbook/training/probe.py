@@ -39,7 +39,7 @@ SUMMED_BYTES = 16 << 20
 MATRIX_SIZE = {True: 8192, False: 1024}
 """Number of matrix rows in the timed matmul, on a GPU and on a CPU."""
 COPIED_BYTES = {True: 1 << 30, False: 64 << 20}
-"""Bytes copied in memory to time it, on a GPU and on a CPU."""
+"""Bytes in the timed memory copy, on a GPU and on a CPU."""
 TIMED_ROUNDS = 5
 LIBRARIES = re.compile(
     r"lib(?:stdc\+\+|gcc_s|gomp|iomp5|c10|torch\w*|nccl|cudart|cublas|cublasLt|cudnn\w*|nvrtc"

@@ -103,7 +103,7 @@ class TrainingLog:
         return names.count("started") + names.count("rolled_back")
 
     def rolled_back(self) -> list[list[int]]:
-        """Return the first and last samples in each step that was rolled back, from events.jsonl.
+        """Return the first and last sample in each step that was rolled back, from events.jsonl.
 
         Call this on rank 0 only.
         """

@@ -67,7 +67,7 @@ def browser():
 
 @pytest.fixture(scope="package")
 def toy(tmp_path_factory):
-    """Return a project whose training takes long enough to be viewed twice."""
+    """Return a project in which training takes long enough to be viewed twice."""
     chromium()
     toy = Toy(tmp_path_factory.mktemp("browser") / "project", LONG)
     yield toy
@@ -101,7 +101,7 @@ def cells_of(toy, phase: str) -> dict[str, str]:
 
 
 def step_through(notebook: Any, cells: dict[str, str], *, until: str = "") -> dict[str, str]:
-    """Run the cells one after another. Return the output from each."""
+    """Run the cells one after another. Return the output of each."""
     said = {}
     for name, words in cells.items():
         if name == until:

@@ -17,7 +17,7 @@ from playwright.sync_api import Page, expect
 
 BIN = Path(sys.executable).parent
 SECONDS = 240
-"""The longest time that a cell in the toy project may take on a busy machine."""
+"""The longest time that a cell of the toy project may take on a busy machine."""
 expect.set_options(timeout=1000 * SECONDS)
 QUIET = {"fetchNews": "false", "checkForUpdates": False}
 """No prompt about news, and no requests to other hosts."""
@@ -91,7 +91,7 @@ class Notebook:
         expect(self.cells.first).to_be_visible(timeout=1000 * SECONDS)
 
     def cell(self, source: str) -> Any:
-        """Return the code cell whose input contains these words."""
+        """Return the code cell with these words in its input."""
         return self.page.locator(
             ".jp-CodeCell", has=self.page.locator(".jp-InputArea", has_text=source)
         ).first
@@ -144,7 +144,7 @@ class Notebook:
         wait_until(saved, SECONDS, f"{file.name} is saved")
 
     def output(self, cell: Any) -> str:
-        """Return the output from a cell."""
+        """Return the output of a cell."""
         return str(cell.locator(".jp-OutputArea").first.inner_text())
 
 

@@ -1,5 +1,6 @@
 """Every page that a run writes, opened offline: it makes no request, draws everything, and shows
-the numbers of the record."""
+the numbers in the record.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def pages_of(run: Path) -> list[Path]:
 
 
 def undrawn(page) -> list[str]:
-    """Return the figures that have no size or whose picture did not load.
+    """Return the figures that have no size or did not load.
 
     Folded elements are opened first.
     """

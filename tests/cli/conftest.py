@@ -57,7 +57,7 @@ def runbook(project: Path, monkeypatch, capsys):
 
 @pytest.fixture
 def everything(project: Path):
-    """Return a function that reads all files in the project, to check that a command changed none."""
+    """Return a function that reads all files of the project, to check that a command changed none."""
 
     def read() -> dict[str, bytes]:
         return {

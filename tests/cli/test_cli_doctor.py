@@ -1,4 +1,4 @@
-"""doctor: one row per check, with its rule and remedy, and the exit code for the worst result."""
+"""doctor: one row per check, with its rule and remedy, and the exit code of the worst result."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ FLAGS = (
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch):
-    """Replace PATH by an empty folder, and return a function that adds a stub program to it. A stub
-    has a name, its output, the arguments that it must get, and an exit code.
+    """Replace PATH with an empty folder, and return a function that adds a stub program to it. A
+    stub has a name, its output, the arguments that it must get, and an exit code.
     """
     folder = tmp_path / "bin"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""`--json`: the fields of docs/json.md, for every command that prints a table."""
+"""`--json`: the fields in docs/json.md, for every command that prints a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`init --model`: the values from a published training run, each with its source, in a complete run
+"""`init --model`: the values of a published training run, each with its source, in a complete run
 file.
 """
 

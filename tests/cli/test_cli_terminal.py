@@ -23,7 +23,7 @@ ROWS = [
 
 
 def text_within(limit: int, rows=ROWS, **parts: object) -> str:
-    """Return a table as text whose lines are limited."""
+    """Return a table as text with limited line width."""
     token = LINE_LIMIT.set(limit)
     try:
         return Table(rows, **parts).as_text()

@@ -185,7 +185,7 @@ WRITTEN = "{name} is written"
 
 @pytest.fixture
 def form():
-    """Return a form with two numbers whose sum must be even."""
+    """Return a form with two numbers that must add up to an even number."""
     asked = []
     kept = []
 

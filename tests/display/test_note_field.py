@@ -68,7 +68,7 @@ def test_two_notes_are_taken_while_the_cell_runs_and_the_page_may_type_on(monkey
             is_drawn = kind == "display_data" and WIDGET in content["data"]
             if is_drawn or (
                 len(typed) == 1 and typed[0] in idle
-            ):  # until then, JupyterLab holds back the next text
+            ):  # until then, JupyterLab does not send the next text
                 typed.append(press_after_typing(f"note {len(typed) + 1}"))
         assert ast.literal_eval("".join(said)) == ["note 1", "note 2"]
         assert cell in idle and len(typed) == 2 and set(typed) <= idle

@@ -31,7 +31,7 @@ TABLES = ("forecast_openlm_c4", "forecast_openlm_redpajama", "forecast_steplaw")
 
 
 def chinchilla(sizes, tokens_per_parameter) -> Runs:
-    """Return runs that follow E + A/N^a + B/D^b exactly, with the coefficients from Hoffmann et al."""
+    """Return runs that follow E + A/N^a + B/D^b exactly, with the coefficients of Hoffmann et al."""
     params = np.repeat(np.array(sizes, dtype=float), len(tokens_per_parameter))
     tokens = params * np.tile(tokens_per_parameter, len(sizes))
     loss = 1.69 + 406.4 / params**0.34 + 410.7 / tokens**0.28

@@ -28,7 +28,7 @@ def blind_ladders() -> dict[str, tuple[Runs, Runs]]:
 
 
 def read_ladders(table: str) -> dict[str, tuple[Runs, Runs]]:
-    """Return the rungs and the run for each ladder. The run is the largest training run."""
+    """Return the rungs and the run of each ladder. The run is the largest training run."""
     series = defaultdict(list)
     for row in read_finished_trainings(TABLES / table):
         series[row.series].append(row)

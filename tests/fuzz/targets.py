@@ -1,4 +1,4 @@
-"""The fuzz targets. Each one reads arbitrary bytes in place of a certain kind of file.
+"""The fuzz targets. Each target reads arbitrary bytes instead of a certain kind of file.
 
 A clear error or a result is acceptable.
 """

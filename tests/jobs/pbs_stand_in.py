@@ -4,7 +4,7 @@ for these tests. No package provides PBS. This is not PBS. It answers our adapte
 processes, so that scripts and mpiexec really run. Everything is in the folder PBS_STAND_IN. In it,
 the file `down` makes the server unreachable, `lost` loses one answer from qsub, and `history` makes
 the server remember finished jobs, which PBS does not do by default. `walltime-over` ends the
-walltime for every job at once."""
+walltime of every job at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run folder whose jobs run a few lines of Python instead of the trainer."""
+"""A run folder in which jobs run a few lines of Python instead of the trainer."""
 
 import time
 from collections.abc import Iterator
@@ -70,7 +70,7 @@ class Bench:
     def write(
         self, lines: str, *, ranks: int = 2, name: str = "04-training", walltime: int = 0, setup=()
     ) -> JobFolder:
-        """Write a job whose ranks run `lines`, which can use os, signal, sys, time and rank."""
+        """Write a job in which ranks run `lines`, which can use os, signal, sys, time and rank."""
         job = Job(walltime=walltime)
         model = Model(label="tiny", layers=4, hidden=128, heads=4, source="test")
         settings = Settings(

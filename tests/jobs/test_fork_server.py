@@ -51,7 +51,7 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """Start a server in a folder whose name is too long for a socket address."""
+    """Start a server in a folder with a name too long for a socket address."""
     folder = tmp_path / ("a" * 60) / ("b" * 60)
     folder.mkdir(parents=True)
     trainer = WarmTrainer(folder, keeps_ranks=True)

@@ -87,7 +87,7 @@ def pbs(tmp_path, monkeypatch) -> QueueScheduler:
 
 @pytest.fixture
 def folder(tmp_path) -> JobFolder:
-    """Render a training job whose program is quick and needs no accelerator."""
+    """Render a training job with a quick program that needs no accelerator."""
     trainer = tmp_path / "trainer"
     trainer.write_text(TRAINER)
     trainer.chmod(0o755)

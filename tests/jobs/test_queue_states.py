@@ -1,4 +1,4 @@
-"""The state of a queued job, according to its files and to the queue, if that answers."""
+"""The state of a queued job, according to its files and, if the queue answers, to the queue."""
 
 import json
 import os

@@ -1,5 +1,4 @@
-"""The documents' programs in a chain. A program that does not resume is ended, and saved steps
-count as progress."""
+"""The documents' programs in a chain. A program that does not resume is stopped, and saved steps count as progress."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 class UpstreamChain:
-    """A run whose chained jobs a test starts one after another, as a queue would."""
+    """A run with chained jobs, which a test starts one after another, as a queue would."""
 
     def __init__(self, root: Path) -> None:
         programs = root / "programs"
@@ -95,7 +94,7 @@ class UpstreamChain:
         return self.folder.err.read_text()
 
     def decision(self) -> list[str]:
-        """Return the lines in the newest decision."""
+        """Return the lines of the newest decision."""
         return self.folder.decision.read_text().splitlines()
 
 

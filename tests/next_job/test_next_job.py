@@ -28,7 +28,7 @@ XID = "node3: NVRM: Xid (PCI:0000:4e:00): 79, pid=1234, name=python3, GPU has fa
 
 
 class Run:
-    """A run folder with one job, whose attempts a test describes."""
+    """A run folder with one job. A test describes its attempts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -63,7 +63,7 @@ class Run:
             stream.write(f"runbook: attempt {self.attempts} of slurm-1 begins\n{text}")
 
     def end(self, code: str = FAILED, signal: str = "", *options: str) -> list[str]:
-        """End the attempt. Return the lines in the decision."""
+        """End the attempt. Return the lines of the decision."""
         fixed = ("--run=r", "--phase=04-training", "--restarts=3", "--reason=rank 0 failed")
         places = [
             f"--job={self.job}",

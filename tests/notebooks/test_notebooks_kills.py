@@ -67,7 +67,7 @@ class Campaign:
         return json_of(path)["started"] if path.exists() else ""
 
     def without_its_kernel(self, phase: str) -> Ended:
-        """Kill the kernel in one phase. The command must report it."""
+        """Kill the kernel of one phase. The command must report it."""
         before = self.started(phase)
         process = self.start()
         wait_until(lambda: self.opened_anew(phase, before), 400, f"{phase} is opened")

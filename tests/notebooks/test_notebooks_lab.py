@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.notebooks, pytest.mark.rotate(3, turn=0)]
 
 
 class Hand:
-    """A person who runs the cells in a notebook one after another and reads the output."""
+    """A person who runs the cells of a notebook one after another and reads the output."""
 
     def __init__(self, toy: Toy, runs: Path, phase: str) -> None:
         notebook = nbformat.read(toy.root / "notebooks" / f"{phase}.ipynb", as_version=4)
@@ -35,7 +35,7 @@ class Hand:
         self.failed: dict[str, str] = {}
 
     def run(self, *names: str) -> str:
-        """Run these cells. Return the output from the last cell."""
+        """Run these cells. Return the output of the last cell."""
         for name in names:
             told: list[str] = []
 

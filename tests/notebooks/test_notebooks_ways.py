@@ -28,11 +28,11 @@ PHASES = ("00-plan", "01-environment", "02-data")
 TIMES = {"started", "ended", "seconds", "finished", "made", "rates", "speed", "answers", "mtime_ns"}
 """Keys with times, durations or speeds; `answers` are what each node measured."""
 MEASURED = ("disk", "memory")
-"""Checks whose value depends on what was free on the machine at that moment."""
+"""Checks that depend on what was free on the machine at that moment."""
 
 
 def without_times(content: Any) -> Any:
-    """Return the content without everything that differs between two equal executions.
+    """Return the content without anything that differs between two equal executions.
 
     Only this function decides what counts as time.
     """
@@ -63,7 +63,7 @@ def twins(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def ways(toy: Toy, tmp_path_factory) -> dict[str, tuple[Path, list[Ended]]]:
-    """Return the run folder and the exit codes for each way to run. Two of them run at a time, for
+    """Return the run folder and the exit codes of each way to run. Two of them run at a time, for
     two cores."""
     root = tmp_path_factory.mktemp("ways")
 

@@ -51,7 +51,7 @@ def ask(python: Path) -> Interpreter:
 
 @contextlib.contextmanager
 def in_use(copy):
-    """Hold the lock that each rank of a training run holds until it ends."""
+    """Hold the lock that each rank in a training run keeps until it ends."""
     copy.parent.mkdir(parents=True, exist_ok=True)
     with lock_file(copy).open("a") as stream:
         fcntl.flock(stream, fcntl.LOCK_SH)

@@ -1,4 +1,4 @@
-"""Archives whose programs print many errors."""
+"""Archives unpacked by programs that print many errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs on this machine whose Python runs from a copy.
+"""Jobs on this machine that run Python from a copy.
 
 Their trainer has only a few lines, because the test is about the job.
 """
@@ -47,7 +47,7 @@ def write_trainer(packed: Packed) -> None:
 
 
 class CopiedJob:
-    """A job with two ranks in a separate folder."""
+    """A job of two ranks in a separate folder."""
 
     def __init__(self, packed: Packed, **jobs: object) -> None:
         model = Model(label="tiny", layers=4, hidden=128, heads=4, source="test")
@@ -99,7 +99,7 @@ class CopiedJob:
 
 
 def run_python(job: CopiedJob, *words: str, **environment: str) -> subprocess.CompletedProcess:
-    """Start Python as a rank in a job does."""
+    """Start Python as a rank of a job does."""
     return subprocess.run(
         ["bash", str(job.folder.path / "python.sh"), *words],
         env={**os.environ, "RUNBOOK_JOB_FOLDER": str(job.folder.path), **environment},
@@ -217,7 +217,7 @@ def test_ranks_run_the_interpreter_that_was_packed(packed):
 
 
 def shadow_timeout(packed: Packed, lines: str) -> str:
-    """Return a PATH whose `timeout` answers in place of the program that creates the copy."""
+    """Return a PATH with a `timeout` that answers instead of the program that creates the copy."""
     folder = packed.root / "programs"
     folder.mkdir()
     program = folder / "timeout"

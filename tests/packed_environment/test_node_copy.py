@@ -163,7 +163,7 @@ def test_a_copy_of_another_archive_is_made_again(packed):
 
 @pytest.fixture(autouse=True)
 def notes_in_memory(tmp_path, monkeypatch):
-    """Use a folder in the test in place of the memory file system."""
+    """Use a folder in the test instead of the memory file system."""
     folder = tmp_path / "memory"
     folder.mkdir()
     monkeypatch.setattr(node_copy, "MEMORY_FOLDER", str(folder))
@@ -230,7 +230,7 @@ def test_files_are_room_too(packed, monkeypatch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
 def test_a_disk_that_fills_meanwhile_leaves_nothing(packed, tmp_path, monkeypatch):
-    """Unpack on a real file system with 256 KiB, while the manifest asks for only one byte.
+    """Unpack on a real file system of 256 KiB, while the manifest asks for only one byte.
 
     Temporary files go to the same file system.
     """

@@ -1,4 +1,4 @@
-"""All problems are reported together, each with the key, the value, its place, the rule, and the
+"""All problems are reported together, each with the key, the value, where it is, the rule, and the
 nearest valid name.
 """
 

@@ -1,4 +1,4 @@
-"""YAML is read according to the core rules in version 1.2, and every error has a line and a column."""
+"""YAML is read according to the core rules of version 1.2, and every error has a line and a column."""
 
 from pathlib import Path
 

@@ -1,6 +1,4 @@
-"""The cost of faults: the simulated account adds up, and published rates for Llama 3 give its
-published result.
-"""
+"""The cost of faults: the simulated times add up, and Llama 3's failure rates give its share."""
 
 from __future__ import annotations
 

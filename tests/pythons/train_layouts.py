@@ -30,13 +30,13 @@ LAYOUTS = {
     "deepspeed, TP 2": {"engine": "deepspeed", "tensor": 2},
     "deepspeed, PP 2": {"engine": "deepspeed", "pipeline": 2},
 }
-"""Changes to the specification for each training run. DeepSpeed has no context parallelism here."""
+"""Changes to the specification of each training run. DeepSpeed has no context parallelism here."""
 
 ITERATIONS = 10
 
 
 def train_all() -> dict[str, list[float]]:
-    """Return the losses for each layout, in fp32."""
+    """Return the losses of each layout, in fp32."""
     warm_trainer = Zygote()
     try:
         with tempfile.TemporaryDirectory() as folder:

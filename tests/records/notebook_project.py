@@ -88,7 +88,7 @@ class Project:
 
 
 def start(command: list[str], folder: Path, **environment: str) -> subprocess.Popen[str]:
-    """Start a program whose output is read as text."""
+    """Start a program, with its output read as text."""
     return subprocess.Popen(
         command,
         cwd=folder,
@@ -112,7 +112,7 @@ def children_of(pid: int) -> set[int]:
 
 
 def left_alive(pids: set[int]) -> set[int]:
-    """Return the processes that go on running. A killed process takes a moment to end."""
+    """Return the processes that keep running. A killed process takes a moment to end."""
     wait_until(lambda: not alive(pids), 60)
     return alive(pids)
 

@@ -17,7 +17,7 @@ from runbook.tools.publish.published_site import copy_whole_run, publish
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """Write two runs without a plan, so that their front pages are built without one."""
+    """Write two runs without plans, and replace what is read for their front pages."""
     front_page = lambda folder: FrontPage()  # noqa: E731
     monkeypatch.setattr(published_site, "read_front_page", front_page)
     folders = [write_run(tmp_path / "runs", name) for name in ("a", "b")]

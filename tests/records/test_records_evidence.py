@@ -218,7 +218,7 @@ TRAINED = {
 
 @pytest.fixture
 def trained(run_folder) -> Path:
-    """Create a run with all files that training writes, recorded at its end."""
+    """Create a run with all files that training writes, recorded when training ends."""
     for name, text in TRAINED.items():
         (run_folder / name).parent.mkdir(parents=True, exist_ok=True)
         (run_folder / name).write_text(text)

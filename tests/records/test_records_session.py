@@ -42,7 +42,7 @@ def shell():
 
 
 class Stepping:
-    """A project whose notebook is run cell by cell, as a user would run it."""
+    """A project with a notebook that is run cell by cell, as a user would."""
 
     def __init__(self, root, shell, *cells):
         self.project = Project(root)

@@ -67,7 +67,7 @@ def ours(name):
 
 
 def _with_starter_names(words):
-    """Replace `python3 -m MODULE`, which runs a starter, by the program that the documents call."""
+    """Replace `python3 -m MODULE`, which runs a starter, with the program that the documents call."""
     names = {"torch.distributed.run": "torchrun", "deepspeed.launcher.runner": "deepspeed"}
     for module, name in names.items():
         if module in words:

@@ -1,4 +1,4 @@
-"""Local jobs for the tests of their scripts, and the ones in tests/golden/local."""
+"""Local jobs used to test job scripts, and those in tests/golden/local."""
 
 from dataclasses import replace
 from functools import cache
@@ -66,7 +66,7 @@ def local_plan(world_size=2) -> Plan:
 
 
 def golden_job(phase: str) -> RenderedJob:
-    """Return the job whose script and arguments are in tests/golden/local."""
+    """Return the job with the script and arguments in tests/golden/local."""
     settings = local_settings()
     if phase == "04-training":
         settings = local_settings(

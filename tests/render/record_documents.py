@@ -101,7 +101,7 @@ class Document:
     variants: dict
     host: str = "node1"
     config: str = ""
-    """The DeepSpeed file that the script writes; may be a pattern."""
+    """The DeepSpeed file that the script writes, or a pattern for it."""
 
 
 def _lumi(**edits):
@@ -447,7 +447,7 @@ def _run(document, variant, folder, root):
 
 
 def _adapted(text, variant, root):
-    """Return the script at this path, with the changed assignments that the document asks for."""
+    """Return the script at this path, with the assignments changed as the document asks."""
     for name, value in variant.edits.items():
         text = re.sub(rf"^((?:export )?{name})=\S+", rf"\1={value}", text, count=1, flags=re.M)
     for theirs, ours in (

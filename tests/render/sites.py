@@ -36,7 +36,7 @@ OF_EACH_FRAMEWORK = {
     "megatron-deepspeed": "slurm-oscar",
     "nemo": "aws-pile-175b",
 }
-"""One run that trains with each framework, by framework."""
+"""For each framework, a run that trains with it."""
 
 
 UNATTENDED = {
@@ -53,7 +53,7 @@ UNATTENDED = {
 
 
 def settings_of(name, *words):
-    """Return a run's settings, with placeholders for required values."""
+    """Return the settings for a run, with placeholders for required values."""
     return with_placeholders(params.load(name, set_words=words, project=PROJECT))
 
 
@@ -94,7 +94,7 @@ def length_file(framework, unit):
 
 
 def texts(job):
-    """Return every file in a job by name."""
+    """Return every file of a job by name."""
     arguments = json.dumps(job.arguments, indent=2, ensure_ascii=False) + "\n"
     return {"job.sh": job.script, "arguments.json": arguments, **job.files}
 
@@ -158,7 +158,7 @@ def copied_files(name):
 
 
 def unattended_job(name):
-    """Return the job for a training run that continues by itself."""
+    """Return the job of a training run that continues by itself."""
     if name in FEWER_NODES:
         run, *words = FEWER_NODES[name]
         return rendered(run, "04-training", *words, "training.framework=runbook")[2]

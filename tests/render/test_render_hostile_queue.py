@@ -46,7 +46,7 @@ def with_hostile(value, recorder=None):
 
 
 def unmarked(script, value, before="/"):
-    """Replace each quoted occurrence of the value in a script by one word."""
+    """Replace each quoted occurrence of the value in a script with one word."""
     places = [
         shlex.quote(f"{value}:").replace("\n", " "),
         shlex.quote(f"{before}{value}"),

@@ -27,7 +27,7 @@ def plain(*words: str, **site: object) -> Settings:
 
 
 def requests(settings: Settings) -> dict[str, str]:
-    """Return the requests to PBS, by name."""
+    """Return the requests that a script makes to PBS, by name."""
     lines = PbsScripts().directives(settings, PHASE, settings.job(PHASE))
     return directives_of("\n".join(lines))
 

@@ -1,4 +1,4 @@
-"""Scripts for jobs in a chain and with spare nodes match their golden files, and other jobs contain
+"""Scripts of jobs in a chain and with spare nodes match their golden files, and other jobs contain
 none of these lines.
 """
 
@@ -227,7 +227,7 @@ def end_of(answer, silent, tmp_path):
 
 
 def decision_to_stop(why):
-    """Return the log line that says that no job follows, and why."""
+    """Return the log line saying that no job follows, and why."""
     cause = JobLine.DECISION_CAUSE.fill(why=why)
     return f"runbook: {JobLine.DECISION.fill(reason='failed', action='stop', cause=cause)}"
 

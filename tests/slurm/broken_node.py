@@ -108,7 +108,7 @@ class BrokenNode:
         self.start(sys.executable, str(HERE / "bad_link.py"), *options)
 
     def isolate(self) -> None:
-        """Let the switch pass nothing between the nodes. The head still reaches each of them."""
+        """Stop the switch from passing anything between the nodes. The head still reaches them."""
         self._is_touched = True
         for number in range(1, self.cluster.nodes + 1):
             port = ("ip", "link", "set", f"vnode{number}", "type", "bridge_slave", "isolated")
@@ -130,7 +130,7 @@ class BrokenNode:
         self.start(sys.executable, "-c", HUNG_MOUNT, str(target), answers)
 
     def drain(self, reason: str) -> None:
-        """Keep the scheduler from giving the node to further jobs."""
+        """Keep the scheduler from giving the node to more jobs."""
         self._is_touched = True
         update = ("scontrol", "update", f"nodename={self.name}", f"reason={reason}")
         self.cluster.do("exec", *update, "state=drain")

@@ -53,7 +53,7 @@ def write_site(root: Path, nodes: int) -> None:
 
 
 class ChainedRun:
-    """A run, its files, and its state in the queue."""
+    """A run in a chain of jobs, with its files and its state in the queue."""
 
     def __init__(self, root: Path, cluster: Cluster, name: str, *words: str) -> None:
         self.cluster = cluster
@@ -74,7 +74,7 @@ class ChainedRun:
 
     @property
     def job(self) -> JobFolder:
-        """Return the folder that all jobs in the chain share."""
+        """Return the folder that all jobs of the chain share."""
         folder = latest_job_folder(self.folder, PHASE)
         assert folder is not None
         return folder
@@ -84,7 +84,7 @@ class ChainedRun:
         return self.scheduler.state(self.job)
 
     def queue_ids(self) -> list[str]:
-        """Return the queue's numbers for the jobs in the chain."""
+        """Return the queue numbers of the jobs in the chain."""
         ids = self.job.chain.read_text().split()
         return [job_id.partition("-")[2] for job_id in ids]
 

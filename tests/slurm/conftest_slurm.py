@@ -28,5 +28,5 @@ def cluster(tmp_path_factory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def project(cluster: Cluster, tmp_path_factory) -> Project:
-    """Create a project whose runs use the cluster."""
+    """Create a project that runs on the cluster."""
     return Project(tmp_path_factory.mktemp("a project"), cluster)

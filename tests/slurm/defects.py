@@ -17,7 +17,7 @@ Break = Callable[[BrokenNode, "Place"], None]
 
 @dataclass(frozen=True)
 class Place:
-    """Paths of the parts that defects break."""
+    """Paths to the parts that defects break."""
 
     environment: str
     """The run folder that contains the answers from the nodes."""
@@ -35,16 +35,16 @@ class Place:
 
 @dataclass(frozen=True)
 class Defect:
-    """A defect, and the check of a preflight that reports it."""
+    """A defect, and the preflight check that reports it."""
 
     name: str
     text: str
     checks: tuple[str, ...]
-    """The first defect must be reported by one of these checks."""
+    """One of these checks must be the first to report a defect."""
     words: tuple[str, ...] = ()
     """Text that the check reports if it finds the correct cause."""
     node: str = ""
-    """The node that the check names, as one of the suspects or in its value."""
+    """The node that the check must name, among the suspects or in its value."""
     breaks: Break | None = None
     limits: str = ""
     """Shell commands before the program: limits that the queue passes on."""
@@ -53,7 +53,7 @@ class Defect:
     """Texts in the site file, and their replacements."""
     variables: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    """Further checks that must warn."""
+    """Other checks that must warn."""
     is_simulated: bool = False
     """Whether the defect is simulated by a library that gives wrong answers, because no machine
     here can be broken in this way.
@@ -107,7 +107,7 @@ def named(*lines: str) -> Break:
 
 
 def limited(controller: str, first: tuple[str, str], second: tuple[str, str]) -> Break:
-    """Limit a control group of the second node, as version 1 or version 2 writes the limit."""
+    """Limit a control group on the second node, in the format for version 1 or version 2."""
 
     def do(node: BrokenNode, place: Place) -> None:
         try:
@@ -119,7 +119,7 @@ def limited(controller: str, first: tuple[str, str], second: tuple[str, str]) ->
 
 
 def failing_files(errno: int, *calls: str) -> Break:
-    """Let calls on files in the run fail with this errno on the second node."""
+    """Make calls on files in the run fail with this errno on the second node."""
     below = 'FAIL_BELOW="{environment}/preflight"'
     return preloaded(below, f"FAIL_ERRNO={errno}", *calls)
 
@@ -242,7 +242,7 @@ def taken_memory(node: BrokenNode, place: Place) -> None:
 
 
 def failing_prolog(node: BrokenNode, place: Place) -> None:
-    """Let the Slurm prolog fail on the second node."""
+    """Make the Slurm prolog fail on the second node."""
     script = Path(place.work, "prolog.sh")
     script.write_text('#!/bin/bash\n[ "$SLURMD_NODENAME" != node2 ]\n')
     script.chmod(0o755)
@@ -321,7 +321,7 @@ def own_module(node: BrokenNode, place: Place) -> None:
 
 
 def absent_scratch(node: BrokenNode, place: Place) -> None:
-    """Make a folder that only the second node does not mount."""
+    """Create a folder with files that the second node does not see."""
     SCRATCH.joinpath("checkpoints").mkdir(parents=True, exist_ok=True)
     SCRATCH.joinpath("site.sh").write_text("export SITE=1\n")
     node.run(f"mount -t tmpfs tmpfs {SCRATCH}")
@@ -340,7 +340,7 @@ def scheduler_script(option: str, text: str) -> Break:
 
 
 def localhost_elsewhere(node: BrokenNode, place: Place) -> None:
-    """Let localhost resolve to an address that no node has."""
+    """Make localhost resolve to an address that no node has."""
     names = ("localhost 99", "head 254", "node1 1", "node2 2")
     lines = [f"10.66.0.{name.split()[1]} {name.split()[0]}\n" for name in names]
     file = Path(place.work, "hosts")

@@ -47,7 +47,7 @@ class Killer:
         self.count = 0
 
     def current_job(self) -> str:
-        """Return the job number whose script is running."""
+        """Return the number of the running job."""
         started = read_started(self.run.job)
         assert started is not None
         return started.job_id.partition("-")[2]
@@ -67,7 +67,7 @@ class Killer:
         return lambda: None
 
     def kill_script(self) -> Callable[[], None]:
-        """Kill the job script. The next job in the chain continues."""
+        """Kill the job script. The next job of the chain continues."""
         self.cluster.ask("scancel", "--batch", "--signal=KILL", self.current_job())
         return lambda: None
 
@@ -92,7 +92,7 @@ class Killer:
         wait_until(lambda: len(self.run.rows()) >= enough or self.run.events("finished"), "steps")
 
     def kill(self) -> None:
-        """Kill something, and wait for the first new step from another attempt."""
+        """Kill something, and wait for the first new step of another attempt."""
         kinds = [self.kill_step, self.kill_script, self.crash_node, self.kill_daemon]
         action = self.draw.choices(kinds, weights=[4, 2, 2, 2])[0]
         self.put_back_drained_nodes()
@@ -256,8 +256,8 @@ def restart_seconds(run: ChainedRun) -> dict[str, list[float]]:
 
 
 PARTS = ("to the next attempt", "to all ranks' state", "to the first step")
-"""The parts of a restart: detection, decision and querying the nodes; start, imports, rendezvous
-and loading; a step.
+"""The three parts of a restart: to detect the failure, decide and query the nodes; to start,
+import, rendezvous and load; to take a step.
 """
 
 
@@ -278,7 +278,7 @@ def restart_parts(run: ChainedRun) -> list[tuple[float, float, float]]:
 
 
 def print_parts(parts: list[tuple[float, float, float]]) -> None:
-    """Print the median and the maximum for each part."""
+    """Print the median and the maximum of each part."""
     for name, seconds in zip(PARTS, zip(*parts, strict=True), strict=False):
         middle = sorted(seconds)[len(seconds) // 2]
         print(f"  {name}: median {middle:.1f} s, longest {max(seconds):.1f} s")

@@ -39,7 +39,7 @@ def watch_root() -> int:
 
 
 def answer_late(group: int, seconds: float) -> None:
-    """Allow each open this many seconds after it was asked for, forever."""
+    """Allow each open this many seconds after it was requested, forever."""
     held: deque[tuple[float, int]] = deque()
     while True:
         wait = max(0.0, held[0][0] - time.monotonic()) if held else None

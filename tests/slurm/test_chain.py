@@ -1,4 +1,4 @@
-"""An unattended training run: the jobs in a chain follow each other, and a spare node replaces a
+"""An unattended training run: the jobs of a chain follow each other, and a spare node replaces a
 lost one.
 """
 

@@ -1,4 +1,4 @@
-"""A job on two nodes whose Python runs from a copy on each, on a real Slurm cluster.
+"""A job that runs Python from a copy on each of two nodes, on a real Slurm cluster.
 
 Its trainer is a few lines long.
 """

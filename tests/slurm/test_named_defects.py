@@ -43,7 +43,7 @@ QUICK = (
 
 @pytest.fixture(scope="module")
 def broken_node(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> BrokenNode:
-    """Return the second node in the cluster, which tests may break."""
+    """Return the second node of the cluster, which tests may break."""
     return BrokenNode(cluster, tmp_path_factory.mktemp("defects"))
 
 

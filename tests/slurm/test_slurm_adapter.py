@@ -1,5 +1,5 @@
 """The adapter with a real Slurm cluster, without training: what is refused, what is found again,
-and how a job's end is known.
+and how it knows that a job has ended.
 """
 
 from __future__ import annotations

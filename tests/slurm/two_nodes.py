@@ -1,4 +1,4 @@
-"""A two-node Slurm cluster on this machine, and a project whose runs use it."""
+"""A two-node Slurm cluster on this machine, and a project that runs on it."""
 
 from __future__ import annotations
 

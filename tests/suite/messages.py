@@ -32,8 +32,8 @@ class Part:
 def containing(*texts: object) -> Part:
     """Return a value that matches every string that contains these strings, in this order.
 
-    One of these may be a message, such as `TokenMessage.PLACE_IN_LINES.of(line=3)`, and may leave
-    out values.
+    A string may also be a message, such as `TokenMessage.PLACE_IN_LINES.of(line=3)`, with or
+    without its values.
     """
     return Part(texts)
 
@@ -75,7 +75,7 @@ def refuses(
 
 
 def assert_about(error: CodedError, message: Message, /, **values: object) -> None:
-    """Assert an error code and at least these of its values."""
+    """Assert an error code and at least these values in the error."""
     assert error.message is message, str(error)
     shown = {name for _, name, _, _ in string.Formatter().parse(message.value)}
     assert values.keys() <= shown, f"{message.name} shows only {sorted(filter(None, shown))}"

@@ -1,4 +1,4 @@
-"""Ports at which the ranks in a test meet."""
+"""Ports at which the ranks of a test meet."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 and the packages that they need.
 
 With RUNBOOK_TEST_REPORT, the report is also written there as JSON. tools/run_tests.py adds up the
-reports of several processes.
+reports from several processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .rotation import LEFT_OUT
 REPORT_VARIABLE = "RUNBOOK_TEST_REPORT"
 UNMARKED = "quick"
 MARKERS = ("browser", "slurm", "notebooks", "training", "jobs")
-"""The markers that show what a test starts. A test with several counts under the first."""
+"""The markers that show what a test starts. A test with several markers counts under the first."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class SuiteReport:
     """Tests that failed, or could not be set up."""
 
     def add(self, other: SuiteReport) -> None:
-        """Add the results from another process."""
+        """Add the results of another process."""
         self.tests.update(other.tests)
         self.seconds.update(other.seconds)
         self.skipped.update(other.skipped)

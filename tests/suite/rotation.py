@@ -5,7 +5,7 @@ next part the next time.
 and in `make test-all`, everything runs. A test takes part through its marker:
 
 - `rotate(5)`: the cases for this function are distributed over five turns, one after another;
-- `rotate(3, turn=1)`: all tests with this mark run in the same turn, because they share an
+- `rotate(3, turn=1)`: all tests with this marker run in the same turn, because they share an
   expensive fixture.
 
 Cases rotate, not properties: a function has at least as many cases as its family has turns. A test

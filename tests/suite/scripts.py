@@ -63,7 +63,7 @@ def commands_of(script: str, *program: str) -> list[list[str]]:
 
 
 def _words_before_operator(line_words: list[str]) -> list[str]:
-    """Return the words in a line up to a redirection, the next command or a comment."""
+    """Return the words of a line up to a redirection, the next command or a comment."""
     words: list[str] = []
     for word in line_words:
         if re.match(r"[<>&|;#]|\d>", word):
@@ -73,7 +73,7 @@ def _words_before_operator(line_words: list[str]) -> list[str]:
 
 
 def command_of(script: str, *program: str) -> list[str]:
-    """Return the words in the only command of a script that begins with these words."""
+    """Return the words in the only command that begins with these words in a script."""
     (command,) = commands_of(script, *program)
     return command
 

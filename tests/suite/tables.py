@@ -6,7 +6,7 @@ import re
 
 
 def table_rows(text: str) -> list[list[str]]:
-    """Return the cells in each line. Two or more blanks separate them."""
+    """Return the cells of each line. Two or more blanks separate them."""
     return [re.split(r" {2,}", line.strip()) for line in text.splitlines()]
 
 

@@ -42,7 +42,7 @@ class Behaviour:
     """The commit that the Hub reports for each file."""
 
     redirect: str = ""
-    """Address that every request is redirected to."""
+    """Address to which every request is redirected."""
 
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     address: str = ""

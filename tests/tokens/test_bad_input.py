@@ -219,7 +219,7 @@ REASONS_SAID = {
         head=b"<html><body>429 Too Many Requests</body></html>"[:40]
     ),
 }
-"""The messages about damage that can be named.
+"""Messages for kinds of damage that can be named.
 
 A decompressor may report a flipped bit in any way.
 """

@@ -108,7 +108,7 @@ def test_no_damage_passes_unseen(tmp_path: Path, name: str) -> None:
 def test_garbage_after_a_whole_part_is_no_end_of_file(tmp_path: Path, ending: str) -> None:
     """LZMAFile takes such bytes for the end of the file.
 
-    It would lose a second part whose beginning is damaged.
+    It would lose a second part if the start of that part is damaged.
     """
     pack = {".gz": gzip.compress, ".xz": lzma.compress}[ending]
     path = tmp_path / f"in.jsonl{ending}"

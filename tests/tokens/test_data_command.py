@@ -1,4 +1,4 @@
-"""`runbook data`: its output for a person, and its exit codes."""
+"""`runbook data`: what it prints for a person, and its exit codes."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def gpt2_with(tmp_path: Path, **changes: object) -> Tokenizer:
 
 
 def sentencepiece_tokenizer(tmp_path: Path, kind: str, **options: object) -> Tokenizer:
-    """Train a SentencePiece model with 300 pieces on the edge texts."""
+    """Train a SentencePiece model of 300 pieces on the edge texts."""
     import sentencepiece
 
     words = [" ".join([text, WORDS]) for text in EDGE_TEXTS if text.strip()] * 3

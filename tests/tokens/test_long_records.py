@@ -90,7 +90,7 @@ def test_a_line_of_gigabytes_in_a_small_file_takes_no_memory(tmp_path):
         "segment = Segment(str(path), 0, state.st_size, state.st_size, state.st_mtime_ns)\n"
         "batches = list(read_documents(segment, Parser('text', '', 64 << 20)))\n"
         "print(sum(len(batch.texts) for batch in batches), sum(len(batch.bad) for batch in batches))\n"
-        # Not ru_maxrss: a child begins with the peak of the process that started it.
+        # Not ru_maxrss, because a child begins with the peak of the process that started it.
         "lines = Path('/proc/self/status').read_text().splitlines()\n"
         "print(next(line.split()[1] for line in lines if line.startswith('VmHWM')))\n"
     )

@@ -510,7 +510,7 @@ def test_a_refused_share_keeps_the_work_of_other_jobs(tmp_path: Path, half_bad: 
 def test_a_refused_share_removes_nothing_where_it_cannot_lock_the_folder(
     tmp_path: Path, half_bad: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another job in the array may work in the folder. Lustre without flock returns ENOSYS."""
+    """Another job of the array may work in the folder. Lustre without flock returns ENOSYS."""
 
     def no_lock(descriptor: int, kind: int) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")

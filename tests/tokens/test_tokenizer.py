@@ -170,7 +170,7 @@ def test_part_of_a_character_is_shown_as_one_that_is_missing() -> None:
 
 
 def test_ids_of_the_padding_are_shown_not_refused() -> None:
-    """An untrained model may sample ids from the padding, because the padded size is 50,304."""
+    """An untrained model may sample ids of the padding, because the padded size is 50,304."""
     assert load_tokenizer().decode([15496, 50300, 995]) == "Hello<id 50300> world"
     assert load_tokenizer().pieces([50257, -1]) == ["<id 50257>", "<id -1>"]
 

@@ -398,7 +398,7 @@ def copied(saved, tmp_path):
 
 
 def use_common_file(folder):
-    """Store the state that is not in tensors in a file, as megatron-core did until 0.18."""
+    """Store the non-tensor state in a separate file, as megatron-core did until 0.18."""
     metadata = pickle.loads((folder / ".metadata").read_bytes())
     places = [
         index for index in metadata.storage_data if index.fqn.partition("/")[0] == "common_state"

@@ -54,7 +54,7 @@ def options(text):
 
 
 def fact(words):
-    """Return how many values an option takes, of which type, and which are allowed."""
+    """Return how many values an option takes, their type, and which ones are allowed."""
     action = literal(words.get("action"), "store")
     if action in ("store_true", "store_false", "store_const", "count", "help"):
         return {"values": 0, "type": "flag"}
@@ -95,7 +95,7 @@ def keys(text):
 
 
 def walk(tree, prefix):
-    """Yield the leaves in nested mappings."""
+    """Yield the leaves of nested mappings."""
     for name, value in tree.items():
         here = f"{prefix}{name}"
         if isinstance(value, dict):

@@ -79,7 +79,7 @@ class PageKernel:
             return receive(message, usual)
 
         def change() -> None:
-            # Without `receive`, give the stream back exactly the function that it had before.
+            # Without `receive`, restore exactly the function that the stream had before.
             stream.on_recv(usual if receive is None else pass_on, copy=False)
             changed.set()
 

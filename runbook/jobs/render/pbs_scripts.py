@@ -99,7 +99,7 @@ class PbsScripts(QueueScripts):
         return mpiexec_words(settings, job, 1)
 
     def on_trusted_nodes(self, settings: Settings, job: Job, program: str) -> list[str]:
-        """Return the mpiexec command to use only the nodes in `trusted`."""
+        """Return the mpiexec command to start a program on only the nodes in `trusted`."""
         command = ["mpiexec", f"-n {TRUSTED_COUNT}", "--ppn 1", f"--hosts {TRUSTED_NAMES}"]
         command += [quote(option) for option in settings.site.step_options]
         return [*command, program]

@@ -121,7 +121,7 @@ def _secret(reference: str) -> str:
 SETUP_FOLDER = "environment"
 """Folder, within a run folder, for the scripts that set up a site and for their logs."""
 FLEET = "fleet.sh"
-"""Script used to start and stop the machines of a rented cluster, where the cluster is managed."""
+"""Script, run where a rented cluster is managed, that starts and stops its machines."""
 
 
 def render_preparation(settings: Settings, package: Path) -> str:

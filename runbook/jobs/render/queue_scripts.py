@@ -101,7 +101,7 @@ class QueueScripts(ABC):
     job_number: str
     """The job number without the array index, as a shell expression."""
     passes_variables: str
-    """Line needed to let the starter pass script variables to tasks, if any."""
+    """Line that lets the starter pass script variables to tasks; empty if none is needed."""
     array_index: str
     """The array index, as a shell expression."""
     hosts: str

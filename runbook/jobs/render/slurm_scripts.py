@@ -48,8 +48,8 @@ class SlurmScripts(QueueScripts):
     ) -> list[str]:
         """Return the #SBATCH lines, sorted.
 
-        The job output goes to its folder, from which it is submitted. A site's directive is kept
-        unless we set the same directive.
+        Each job is submitted from its own folder, and its output is written there. A site's
+        directive is kept unless we set the same directive.
         """
         site = settings.site
         values: dict[str, object] = {
@@ -117,7 +117,7 @@ class SlurmScripts(QueueScripts):
         return [*arguments, "--kill-on-bad-exit=0", *container]
 
     def on_trusted_nodes(self, settings: Settings, job: Job, program: str) -> list[str]:
-        """Return the srun command to use only the nodes in `trusted`."""
+        """Return the srun command to start a program on only the nodes in `trusted`."""
         command = self.on_each_node(settings, job)
         command[1:4] = [
             f"--nodes={TRUSTED_COUNT}",

@@ -34,8 +34,8 @@ class Task:
 
     Each job finds its index in RUNBOOK_ELEMENT.
 
-    Each job starts `tasks_per_node` tasks on each of `nodes` nodes. RUNBOOK_TASKS is how many these
-    are, and srun or mpiexec gives each task its index.
+    Each job starts `tasks_per_node` tasks on each of `nodes` nodes. RUNBOOK_TASKS is the number of
+    these tasks, and srun or mpiexec gives each task its index.
     """
     in_container: bool = False
     """Whether the job uses the Python, modules and image for training, not the submitter's Python.

@@ -94,7 +94,7 @@ class QueuedTraining:
         )  # a training phase is one job
         self.groups = environment_groups(settings)
         self.deepspeed = ""
-        """Path to the DeepSpeed configuration in the run folder; empty for other frameworks."""
+        """Path in the run folder to the file for Megatron-DeepSpeed; empty for other frameworks."""
         if self.framework == "megatron-deepspeed":
             self.deepspeed = deepspeed_name(settings, spec)
 
@@ -389,10 +389,10 @@ def render_job(
 ) -> RenderedJob:
     """Render the job for a training phase, as the site scheduler expects it.
 
-    `plan` is the plan.json read by the job from the run folder. `python` is the interpreter that
-    has the trainer on a local site. `package` is the folder from which a queued job imports our
-    trainer. The script finds the run folder relative to itself, or to the folder from which it was
-    submitted, because the run folder may move.
+    `plan` is what plan.json contains, which the job reads from the run folder. `python` is the
+    interpreter that has the trainer on a local site. `package` is the folder from which a queued
+    job imports our trainer. The script finds the run folder relative to itself, or to the folder
+    from which it was submitted, because the run folder may move.
     """
     if phase not in TRAINING_PHASES:
         raise JobError(

@@ -163,7 +163,7 @@ class Model(Strict):
     sequence_length: Whole = 2048
     """Tokens in a sequence."""
     positions: WholeOrZero = 0
-    """Learned position embeddings; 0: the sequence length. The documents fix 2048."""
+    """Learned position embeddings; 0: the sequence length. The documents always use 2048."""
     vocabulary: Whole = 50257
     """Tokens in the tokenizer; padded to a multiple of 128 (x tensor for the frameworks from the
     documents).

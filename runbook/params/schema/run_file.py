@@ -253,7 +253,7 @@ class Training(Strict):
     attention: Attention = "auto"
     """Attention kernel: flash1, flash2, flash-triton, plain, or auto (the framework's default)."""
     offload: Annotated[StrictBool, Aliases("cpu_optimizer", "OFFLOAD_DEVICE")] = False
-    """Keep optimizer states in the node memory instead of the device's.
+    """Keep optimizer states in node memory instead of device memory.
 
     Slow; use it only if nothing else fits.
     """
@@ -293,7 +293,7 @@ class Training(Strict):
     iterations either.
     """
     alarm_webhook: Annotated[SecretReference, OnlyOwnTrainer()] = ""
-    """Where to post alarms as JSON: env:NAME or file:PATH names the place of the address. If empty, alarms are not posted.
+    """Where to post alarms as JSON: env:NAME or file:PATH that holds the address; empty: nowhere.
     """
     alarm_command: Annotated[str, OnlyOwnTrainer()] = ""
     """A command that gets each alarm on standard input (mail -s alarm ada@example.org).
@@ -324,7 +324,7 @@ class Training(Strict):
     needs memory for the copy.
     """
     near_interval: Annotated[WholeOrZero, OnlyOwnTrainer()] = 0
-    """Steps between copies of the state to the memory on this node and on a partner node (own
+    """Steps between copies of the state to the memory on each node and on a partner node (own
     trainer, docs/unattended.md); 0: none.
     """
     near_folder: Annotated[str, OnlyOwnTrainer()] = NEAR_FOLDER

@@ -25,7 +25,7 @@ def read_attempt(
     metrics: Path,
     events: Path,
 ) -> Attempt:
-    """Return how a job ended, using its status, its logs and the run files."""
+    """Return how a job ended, using its status and logs, the metrics and the events."""
     job = EndedJob(
         name=folder.path.name,
         end=job_end(status),

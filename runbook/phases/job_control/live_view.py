@@ -1,6 +1,6 @@
 """Live view of a training run in progress: state, loss curve and newest events.
 
-The view reads run files, and asks the queue and the machine.
+The view reads files in the run folder, and asks the queue and the machine.
 """
 
 import math

@@ -28,8 +28,8 @@ def apply_waiver(
 ) -> Check:
     """Return the verdict at the gate.
 
-    A failed gate becomes a warning if someone waived it. That name goes into the record for this
-    phase, and once into events.jsonl together with the time and the account.
+    A failed gate becomes a warning if someone waived it. The name of that person goes into the
+    record for this phase, and once into events.jsonl together with the time and the account.
     """
     if gate.verdict == "pass":
         return gate

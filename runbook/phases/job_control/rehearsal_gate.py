@@ -96,7 +96,7 @@ def show(training: PlannedTraining, session: Session) -> None:
 def check_layout(training: PlannedTraining, session: Session) -> Check:
     """Check that every stage in the phase fits its device at full size.
 
-    If there is no stored dry run, do it now.
+    If there is no stored dry run, do one now.
     """
     framework = training.settings.run.training.framework
     rehearsal = kept_rehearsal(training)

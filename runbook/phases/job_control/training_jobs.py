@@ -143,8 +143,8 @@ LOOK_SECONDS = 1.0
 def _wait_for_recovery(job: JobFolder, decision: Decision) -> None:
     """Wait as long as the decision requires, and explain the wait.
 
-    `runbook cancel` ends the wait. A file in the folder of the ended job is used to tell that
-    command about the waiting watcher.
+    `runbook cancel` ends the wait. A file in the folder of the ended job tells that command that a
+    watcher is waiting.
     """
     if not decision.wait_seconds:
         return

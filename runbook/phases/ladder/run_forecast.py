@@ -39,7 +39,7 @@ OPTIMUM_STEPS = 61
 SAME_EVALUATION = 1.02
 """Two evaluations count as using the same tokens if their numbers differ by at most this factor.
 
-A rung is evaluated on whole batches of its own size, so its number may differ a little.
+A rung evaluates whole batches of its own batch size, so its number may differ a little.
 """
 FEWEST_RATIOS = 1.5
 """Factor by which tokens per parameter must differ between rungs.

@@ -341,7 +341,7 @@ def rungs_above(
 
 
 def _rung(family: Family, parameters: float, flops: float) -> LadderRung:
-    """Return a rung of about this size with the same batch as the run.
+    """Return a rung of about this size. Its batch and steps are set later.
 
     The number of tokens is chosen so that the compute is exact.
     """

@@ -173,7 +173,7 @@ def _refuse_named_folder(run: str) -> None:
 
 
 RungTrainers = Callable[[Settings, Path], AbstractContextManager[TrainRung]]
-"""Returns a context manager for the function used to train rungs for the ladder in this folder.
+"""Returns a context manager that yields a function to train the rungs in this ladder folder.
 """
 
 

@@ -59,7 +59,7 @@ def bind(namespace: Mapping[str, object]) -> OpenPhase:
 
 @step(takes=lambda opened: (opened.settings,))
 def choose(settings: Settings) -> None:
-    """Show the run values as a form, used to see the effect of changes and write a run file.
+    """Show the run values as a form that shows what a change affects and writes a run file.
 
     Outside a browser, show a table.
     """

@@ -371,7 +371,7 @@ def secret_checks(settings: Settings) -> list[Check]:
 
 
 def _secret_uses(settings: Settings) -> dict[str, str]:
-    """Map the reference to each secret that a run needs to what it is used for."""
+    """For each secret that a run needs, map the reference to what the secret is used for."""
     uses = {}
     for step in settings.site.preparation:
         if step.secret:

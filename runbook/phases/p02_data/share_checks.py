@@ -15,7 +15,7 @@ from runbook.tokens.pipeline.tokenize_options import TokenFiles
 
 
 class Share(NamedTuple):
-    """Part of a pair of token files. It begins and ends at fractions of the sequences."""
+    """Part of a token file pair, from one fraction of its sequences to another."""
 
     prefix: str
     use: str

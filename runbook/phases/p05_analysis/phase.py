@@ -238,7 +238,7 @@ def show_forecasts(run: PlannedRun, session: Session) -> View:
 
 @step(takes=run_only)
 def show_variants(run: PlannedRun) -> View:
-    """Show the table from the LUMI document for this run and its executed variants."""
+    """Show the table from the LUMI document for this run and all its variants, executed or not."""
     settings = run.settings
     runs = run.folder.parent
     name = settings.run.run

@@ -93,7 +93,7 @@ def minimal_pairs(count: int = PAIRS_EACH) -> Iterator[tuple[str, str, str]]:
 
 
 def held_out_texts(folder: Path, settings: Settings, plan: Plan) -> Iterator[Text]:
-    """Yield the first held-out documents from each source, cut at the training sequence length."""
+    """Yield the first held-out documents from each source, in pieces of one sequence or less."""
     if plan.data.mock:
         return
     tokenizer = load_tokenizer(settings.tokenizer)

@@ -172,7 +172,7 @@ def _context_rule(shape: ModelShape, parallel: Layout, program: str) -> RuleResu
 
 
 def engine_rules(program: str, zero_stage: int, precision: str) -> Iterator[RuleResult]:
-    """Yield the rules about ZeRO stage and number format a program has for every layout."""
+    """Yield the rules for ZeRO stage and number format that a program applies to every layout."""
     if zero_stage >= 2 and program not in DEEPSPEED:
         if program == "megatron-core":
             program_key = "training.engine"

@@ -157,8 +157,8 @@ class Calibrations:
     def holds_for(self, choice: Choice) -> Calibration | None:
         """Return the newest measurement for the same machine, engine and number format, or None.
 
-        The measured step must be similar in size to a step in this phase. The result has all other
-        such measurements as `others`.
+        The measured step must be similar in size to a step in this phase. If it was planned part by
+        part, the newest other such measurements are added as `others`.
         """
         operations = flops.flops(choice.shape, choice.global_batch)
         circumstances = (self.machine, choice.program, choice.training.precision)

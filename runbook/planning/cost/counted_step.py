@@ -112,7 +112,7 @@ class Replay:
     hides_sends: bool
     """Whether a stage computes while it sends."""
     waiting_share: float
-    """Share of a step the plan adds for waiting for the slowest device."""
+    """Share of a step that the plan adds for waiting for the slowest device."""
     planned_seconds: float
     planned_parts: dict[str, float]
     """Seconds of the planned step, by part."""
@@ -162,12 +162,12 @@ class Replay:
 
     @property
     def bubble_share(self) -> float:
-        """Return the share of a step the stages spend waiting for each other, on average."""
+        """Return the share of a step that the stages spend waiting for each other, on average."""
         return self._share("bubble")
 
     @property
     def communication_share(self) -> float:
-        """Return the share of a step the stages spend in exposed communication, on average."""
+        """Return the share of a step that the stages spend in exposed communication, on average."""
         return self._share("tensor", "pipeline", "data")
 
     def _share(self, *names: str) -> float:
@@ -236,7 +236,7 @@ def _priced_pass(work: Work | None, model: StepModel) -> Seconds:
 
 
 def _least_seconds(stage: int, model: StepModel) -> float:
-    """Return the seconds needed to launch the operators on a stage, for both micro-batch passes."""
+    """Return the seconds needed to launch a stage's operators in both passes of a micro-batch."""
     setup = model.setup
     if setup.stage_layers:
         layers: float = setup.stage_layers[stage]

@@ -187,7 +187,8 @@ class Policy:
     spares: int = 0
     """Number of spare nodes in the allocation.
 
-    While there are spare nodes, the job survives a failure; after that, a new job is needed.
+    If there are any, the job survives failures while enough nodes are left; then a new job is
+    needed.
     """
     fewer_nodes: tuple[int, ...] = ()
     """Smaller numbers of nodes, in descending order, on which training may continue in the

@@ -84,7 +84,7 @@ class Coefficients:
     tuned: float = 0.673
     """Factor for the bytes in `elementwise` in a stack tuned by a vendor."""
     scores: float = 30.8
-    """Bytes per attention score both passes move if scores are stored."""
+    """Bytes per attention score that both passes move if scores are stored."""
     tensor_tuned: float = 0.245
     """Share of tensor-parallel communication that vendor stacks do not hide on Hopper and later
     GPUs.
@@ -190,7 +190,7 @@ has a cast (6), a maximum (4), subtraction, exponential and division in place (8
 (4); the backward pass has a product (8) and a cast (6).
 """
 _OPTIMIZER_BYTES = 40.0
-"""Bytes per parameter the optimizer step moves, not counting moments.
+"""Bytes per parameter that the optimizer step moves, not counting moments.
 
 The step reads and writes fp32 weights (8). It casts the gradient to fp32, unscales it, computes the
 norm, clips it and reads it (26). It writes weights in 16 bits and sets gradients to zero (6).
@@ -701,7 +701,7 @@ class StepModel:
 
     @property
     def least_layer_seconds(self) -> float:
-        """Return the seconds needed to launch the operators in a layer in both passes."""
+        """Return the seconds needed to launch a layer's operators in both passes."""
         forward = self._forward_operators
         passes = 1 + _BACKWARD_OPERATORS + self._recomputed_operators
         return forward * passes * self._operator_seconds

@@ -217,8 +217,8 @@ _WORKSPACE_BYTES = 32 * 2**20
 """Bytes in a cuBLAS workspace, allocated by PyTorch, on Hopper and later GPUs.
 
 Sources: parseChosenWorkspaceSize in PyTorch's aten/src/ATen/cuda/CublasHandlePool.cpp, and
-get_cublas_workspace_size_bytes in Transformer Engine's pytorch/cpp_extensions/gemm.py. Earlier GPUs
-have workspaces with 8 and 4 MiB, and AMD GPUs use a different library; neither is counted.
+get_cublas_workspace_size_bytes in Transformer Engine's pytorch/cpp_extensions/gemm.py. Workspaces
+on earlier GPUs have 8 and 4 MiB, and AMD GPUs use a different library; neither is counted.
 """
 _LARGE_WORKSPACE_FAMILIES = ("H100", "H100-500W", "Blackwell", "Blackwell Ultra")
 _WORKSPACES = {"megatron-lm": 3, "nemo": 3, "megatron-deepspeed": 2}
@@ -368,7 +368,7 @@ def _states_with_offload(choice: Choice) -> tuple[States, float]:
 
 
 def _chunks_in_flight(choice: Choice, stage: int) -> int:
-    """Return how many sets of activations for a chunk a stage keeps at the peak of a step."""
+    """Return how many sets of chunk activations a stage keeps at the peak of a step."""
     layout = choice.layout
     chunks = layout.virtual_pipeline
     later_stages = layout.pipeline - stage - 1

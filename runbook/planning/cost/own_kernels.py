@@ -49,14 +49,13 @@ _PLAIN_LOSS = 96.0
 blocks.
 """
 _COMPILED_LOSS = 7.0
-"""The compiled loss reads each 16-bit logit twice and writes it once, which moves 6 bytes. It took 5 ms in the profile.
+"""The compiled loss reads each 16-bit logit twice and writes it once: 6 bytes, 5 ms in the profile.
 """
 _LEAST_PLAIN_LOSS = 40.0
 """Ten passes over 4-byte float32 values."""
 _LEAST_COMPILED_LOSS = 6.0
 _PLAIN_GRADIENTS = 21.2
-"""Adding 8 x 1.32e9 16-bit gradients to float32 sums took 46.6 ms: 10 bytes per gradient at 47 %
-bandwidth.
+"""Adding 8 x 1.32e9 16-bit gradients to float32 sums took 46.6 ms: 10 bytes per gradient at 47 % of the bandwidth.
 """
 
 OWN_KERNELS: Mapping[str, OwnKernels] = MappingProxyType(
@@ -75,9 +74,11 @@ DEEPSPEED_GRADIENT_BYTES = 6.8
 LEAST_GRADIENT_BYTES = 6.0
 """Minimum bytes for adding a gradient in 16 bits to its sum: two reads and a write."""
 DEEPSPEED_STEP_BYTES = 16.0
-"""Bytes per parameter a DeepSpeed step moves in addition to what megatron-core moves, counted in
-the DeepSpeed source. Gradients are copied into a bucket, divided, copied out and flattened, at 4
-bytes each."""
+"""Bytes per parameter that a DeepSpeed step moves in addition to what megatron-core moves.
+
+They were counted in the DeepSpeed source: gradients are copied into a bucket, divided, copied out
+and flattened, at 4 bytes each.
+"""
 
 POWER_BOUND = 0.75
 """Share of the datasheet peak that matrix products sustain at the 700 W limit: 686 ms (plain

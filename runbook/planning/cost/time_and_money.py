@@ -94,7 +94,7 @@ def _scaled(parts: dict[str, float] | None, factor: float) -> dict[str, float] |
 
 
 def evaluation_batches(choice: Choice) -> int:
-    """Return the number of batches in all evaluations in a phase."""
+    """Return how many batches all evaluations in a phase have together."""
     training = choice.training
     if not (training.eval_interval and training.eval_iterations):
         return 0

@@ -131,7 +131,7 @@ class Streams:
                 output["text"] = pieces[0]
 
     def end_cell(self) -> None:
-        """Write the text collected for a cell that has ended into its outputs, and forget them."""
+        """After a cell has ended, write the collected text into its outputs, and forget them."""
         self.flush()
         self._pieces.clear()
 

@@ -3,7 +3,7 @@
 In the output, `<` occurs only where the parser saw a tag begin, and every value is quoted. A
 browser therefore sees no other tags, even if it parses broken HTML differently. The parser comes
 from the standard library, because others (lxml, Beautiful Soup) convert attribute names in SVG to
-lower case, so that the picture would not be drawn.
+lower case, and the picture would not be drawn.
 """
 
 import re
@@ -102,7 +102,7 @@ class Rewriter(HTMLParser):
             self._written.append(f"</{name}>")
 
     def handle_data(self, data: str) -> None:
-        """Write text between tags, or the content if an element contains no markup."""
+        """Write text between tags, or the content of an element that cannot contain markup."""
         if self._skipped:
             return
         if self.cdata_elem in (None, "title", "textarea"):

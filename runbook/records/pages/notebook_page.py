@@ -39,7 +39,7 @@ _NEXT = re.compile(rf"\]\(({'|'.join(PHASES)})\.ipynb\)")
 _FORMULA = re.compile(
     r"<code.*?</code>|\$\$(?P<block>[^$]+)\$\$|\$(?P<inline>\S(?:[^$\n]*\S)?)\$(?!\d)", re.DOTALL
 )
-"""Matches code, which is kept, and LaTeX formulas as Markdown from Jupyter leaves them."""
+"""Matches code, which is kept, and LaTeX formulas as the Jupyter Markdown renderer leaves them."""
 _MARKDOWN_IMAGE = re.compile(r"!\[([^\]]*)\]\(\s*((?:https?:)?//[^)\s]+)[^)]*\)")
 
 
@@ -131,7 +131,7 @@ def _card(notebook: Any, record: PhaseRecord, further_links: Sequence[tuple[str,
 
 
 def card_facts(record: PhaseRecord) -> list[tuple[str, str]]:
-    """Return where, when and with which code version a notebook ran, as labeled values."""
+    """Return where, when and with which code version a notebook ran, as labelled values."""
     site, _ = _value_and_origin(record.parameters.get("site", ""))
     facts = [
         ("Site", site.strip('"')),

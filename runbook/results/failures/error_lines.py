@@ -118,7 +118,7 @@ def supposes(text: str) -> bool:
 
 
 def echoes_command(text: str) -> bool:
-    """Return whether a line repeats a command with options, but does not say how it ended.
+    """Return whether a line repeats a command with options, but not how the command ended.
 
     >>> echoes_command("deepspeed train.py --zero 2 --no-pipeline-parallel --checkpoint 1 --fp16")
     True

@@ -88,7 +88,7 @@ LOST_PEERS = WAITING | {PEER_DIED.name}
 EFFECTS = LOST_PEERS | {KILLED.name, PROGRAM_ENDED.name, CANCELLED.name}
 """Failures that usually follow from an error on another rank."""
 MAY_BE_EFFECTS = WAITING | {RENDEZVOUS.name, INTERFACE.name, LAUNCHER.name, CANCELLED.name}
-"""Failures with symptoms another rank may have caused by failing.
+"""Failures with symptoms that may follow from a failure on another rank.
 
 A rank that waits for a failed rank, or loses the rank with the store, blames the network or the
 launcher. When one rank in a job step fails, Slurm cancels the others.
@@ -403,7 +403,7 @@ class FailureFinder:
         return any(rule.context.search(line) for line in self._context_of(log_line))
 
     def _context_of(self, log_line: LogLine) -> list[str]:
-        """Return the last lines that the process which wrote `log_line` may have written before.
+        """Return the last lines that the process behind `log_line` may have written before it.
 
         Other ranks write between these lines. A line without a prefix may come from any process.
         """
@@ -646,7 +646,7 @@ def _without_distant_sentences(failures: Sequence[Failure]) -> list[Failure]:
 
 
 def _without_own_error(failures: Sequence[Failure]) -> list[Failure]:
-    """Return the specific failures, or the error in the program if these are only warnings."""
+    """Return the specific failures, or the program's own error if these are only warnings."""
     specific = [failure for failure in failures if failure.is_specific]
     if any(_is_reported(failure) for failure in specific):
         return specific

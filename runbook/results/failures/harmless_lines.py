@@ -121,7 +121,7 @@ _HARMLESS = re.compile(
             # torch looks for monitoring libraries for GPUs from other vendors.
             r"libamd_smi\.so: cannot open",
             r"Terminating (?:StepId|job step)|Job step aborted: Waiting",
-            # A package manager a notebook or a script calls without root privileges
+            # A package manager that a notebook or a script calls without root privileges
             r"^[EW]: .*/(?:lib|cache)/(?:dpkg|apt)/",
             # A program that finds no tuned settings continues with its default settings.
             r"[Uu]sing (?:the )?defaults?\b.{0,120}\bnot found\b",

@@ -35,7 +35,7 @@ _PREFIXES = (
 _HAS_PREFIX = re.compile(
     "|".join(re.sub(r"\(\?P<\w+>", "(?:", prefix.pattern) for prefix in _PREFIXES)
 )
-"""All prefixes in one expression. Most lines have none, and one match is faster than one for each."""
+"""All prefixes in one expression. Most lines have none, and a single match is faster than many."""
 _NCCL = re.compile(r"(?:^|\s)(?P<host>[a-zA-Z][\w.-]*):\d+:\d+ \[\d+\]")
 _PYTORCH_RANK = re.compile(r"\[(?:PG \S+(?: \S+)*? )?Rank (?P<rank>\d+)\]")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T](\d\d):(\d\d):(\d\d)")

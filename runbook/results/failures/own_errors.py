@@ -104,7 +104,7 @@ class OwnError:
 class _Process:
     """Output from a process.
 
-    All lines from a host naming no rank count as output from one process.
+    All lines from a host that name no rank count as output from one process.
     """
 
     def __init__(self) -> None:
@@ -251,7 +251,7 @@ class OwnErrorFinder:
 
     @staticmethod
     def _look_after_error(process: _Process, text: str, rule: Rule | None) -> None:
-        """Count a line after an exception. The line may also be the exception's message, if that has not appeared yet."""
+        """Count a line after an exception, and use it as the message if that is missing."""
         error = process.error
         if error is None:
             return
@@ -306,7 +306,7 @@ def _is_about_another_process(raised: RaisedError) -> bool:
 
 
 def _last_of_process(lines: Sequence[str], log_line: LogLine) -> str:
-    """Return the text in the last line from the same process as `log_line`, or ''."""
+    """Return the text in the last of `lines` from the same process as `log_line`, or ''."""
     for line in reversed(lines):
         candidate = split_prefix(line)
         if (candidate.rank, candidate.host) == (log_line.rank, log_line.host):

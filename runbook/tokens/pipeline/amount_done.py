@@ -14,7 +14,7 @@ from runbook.tokens.sources.input_files import Shard, text_estimate
 
 EVERY_SECONDS = 0.2
 LONG_PIECE = 8 << 20
-"""A text that cannot be cut is shown from this size on, in bytes.
+"""A piece of text that cannot be cut is shown from this size on, in bytes.
 
 Encoding such a piece takes seconds to a minute, during which no count changes.
 """

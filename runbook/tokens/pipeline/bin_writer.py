@@ -270,7 +270,7 @@ class Committer:
         return [number for number in shards_left if number not in self.waiting]
 
     def _undo_last_rename(self, marks: Sequence[ShardMark | None]) -> None:
-        """Undo the last time the .bin was renamed, if the earlier run ended between its renames."""
+        """Rename the .bin back if the earlier run ended between its renames."""
         part = self._files.bin_part
         final = self._files.bin
         first_is_committed = bool(marks) and marks[0] is not None and marks[0].is_committed

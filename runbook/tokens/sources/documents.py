@@ -256,7 +256,7 @@ class Parser:
 
         Raise `BadTextError` with the reason if the record has no text.
         """
-        # This parser is stricter than json in Python. If the parser fails, json decides.
+        # This parser is stricter than the json module. If the parser fails, json decides.
         with contextlib.suppress(ValueError, RecursionError):
             return str(self._texts.decode(line).text)
 
@@ -306,7 +306,7 @@ class Parser:
 def _refuse_utf16(line: bytes | bytearray | memoryview) -> None:
     """Raise `BadTextError` if a line begins as a UTF-16 file does.
 
-    json in Python would read this line but no later one, because a newline ends between two bytes.
+    The json module would read this line but no later one, as a newline ends between two bytes.
     """
     if bytes(line[:2]) in _UTF16_MARKS:
         raise BadTextError(TokenMessage.UTF16.fill())

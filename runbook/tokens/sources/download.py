@@ -639,7 +639,7 @@ def _version_of(response: requests.Response) -> str:
 
 
 def _tag(part: Path) -> Path:
-    """Return the path to the file used to store this identifier.
+    """Return the path to the file with the identifier from `_version_of`.
 
     It makes sure that pieces from two versions are never mixed.
     """

@@ -215,7 +215,7 @@ def _is_unread(path: Path, place: Path) -> bool:
 
 
 def _is_hidden(path: Path) -> bool:
-    """Return whether a file name, or that of a folder above it, begins with a dot."""
+    """Return whether the name of a file, or of a folder above it, begins with a dot."""
     return any(part.startswith(".") for part in path.parts)
 
 
@@ -366,8 +366,8 @@ XZ_BLOCK = 128 << 10
 class _XzStream(io.RawIOBase):
     """Decompresses one xz stream after another; zero bytes between them are padding.
 
-    LZMAFile in Python takes a second stream that begins damaged for the end of the file and reports
-    no error, so the rest of the text would be lost.
+    If a second stream begins with damage, LZMAFile in Python mistakes it for the end of the file
+    and reports no error, so the rest of the text would be lost.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -382,7 +382,7 @@ class _XzStream(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Fill part of the buffer, and return how many bytes that were.
+        """Fill part of the buffer, and return how many bytes were filled.
 
         Return 0 only at the end of a complete file.
         """

@@ -445,7 +445,7 @@ def _write(
 
 
 def _log_text(path: Path) -> str:
-    """Return how a log with arguments printed by Megatron begins, or '' for other files."""
+    """Return the first part of a log with arguments printed by Megatron, or '' for other files."""
     try:
         with path.open("rb") as stream:
             text = stream.read(_MOST_BYTES_OF_LOG).decode("utf-8", errors="replace")

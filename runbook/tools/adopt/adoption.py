@@ -192,7 +192,7 @@ _A_START = r"^[^#]*(\.py\b|\b(torchrun|deepspeed|python3?|srun|mpirun|mpiexec|ac
 
 
 def _sentences(notes: Sequence[str]) -> str:
-    """Return notes on how the script ran in the sandbox as sentences, each preceded by a space."""
+    """Return notes on how the script ran in the sandbox: sentences, each preceded by a space."""
     return "".join(f" {note}." for note in notes)
 
 
@@ -207,7 +207,7 @@ def required_keys(findings: Findings) -> dict[str, str]:
 
 
 def rewritten(adopted: Adoption) -> Adoption:
-    """Return the adoption, with the run file written again from the current findings."""
+    """Return the adoption, with its run file text made again from the current findings."""
     required = required_keys(adopted.findings)
     carried = adopted.findings.carried
     places = adopted.script.places

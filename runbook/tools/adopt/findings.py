@@ -64,7 +64,7 @@ class Findings:
     model_kind: dict[str, str | float] = field(default_factory=dict)
     """The model type if the catalogue lacks it, or empty."""
     questions: dict[str, str] = field(default_factory=dict)
-    """Questions left open by the source, by the key that answers them.
+    """Questions that the source leaves open, by the key that answers them.
 
     The run file has a placeholder for each question.
     """

@@ -1,4 +1,4 @@
-"""Finds known errors from the five documents in a script.
+"""Searches a script for known errors from the five documents.
 
 An error may be in the text, in variables and commands, or in numbers.
 """
@@ -181,7 +181,7 @@ def _intervals(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _written_out(evidence: Evidence, variable: str, name: str) -> Iterator[tuple[Word, Word]]:
-    """Yield an option and its value if its line does not use the variable."""
+    """Yield each option, with its value, whose line does not use the variable."""
     for launch in evidence.launches:
         for word, value in pairwise(launch.arguments):
             row = evidence.script.lines[word.line - 1] if word.line else ""
@@ -416,7 +416,7 @@ def _state(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _nodes(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 18: the queue is asked for another number of nodes than the program."""
+    """Error 18: the queue and the program are given different node counts."""
     remedy = "the number of nodes is set in one place: jobs.training.nodes"
     directives = [entry for entry in evidence.script.directives if entry.name == "nodes"]
     numbers = [entry for entry in directives if entry.value.isdigit()]

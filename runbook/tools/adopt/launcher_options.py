@@ -69,7 +69,7 @@ def _is_count(text: str) -> bool:
 
 
 def drop_ssh(findings: Findings) -> None:
-    """Replace the DeepSpeed launcher on multiple nodes by torchrun, or under PBS by mpiexec.
+    """Replace the DeepSpeed launcher on multiple nodes with torchrun, or under PBS with mpiexec.
 
     The DeepSpeed launcher needs ssh, which compute nodes rarely allow.
     """

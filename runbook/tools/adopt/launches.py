@@ -56,7 +56,7 @@ _CORE_OPTIONS = {
 
 @dataclass(frozen=True)
 class Launch:
-    """How a script starts training once."""
+    """A command that starts a training run."""
 
     parts: tuple[tuple[str, tuple[Word, ...]], ...]
     """Programs that wrap the training script, outermost first, each with its options."""

@@ -108,7 +108,7 @@ def _shorten_smoke_test(model: Model, findings: Findings) -> None:
 
 
 def _take_positions(model: Model, full_kind: Mapping[str, str | float], findings: Findings) -> None:
-    """Drop the number of positions for rotary embeddings, which need no table for it.
+    """Drop the number of positions for rotary embeddings, which have no position table.
 
     If the placeholder is a model with learned positions, give its table enough rows.
     """
@@ -200,7 +200,7 @@ def _report_kind(
     kind: Mapping[str, str | float],
     findings: Findings,
 ) -> None:
-    """Report properties that differ between model and script, and record the type in the script."""
+    """Report properties that differ between model and script, and record what the script has."""
     full_kind = {field: getattr(model, field) for field in _KINDS} | dict(kind)
     other_fields = _other_fields(model, kind)
     for field in other_fields:
@@ -272,7 +272,7 @@ def take_nemo_model(evidence: Evidence, kind: Mapping[str, str | float]) -> None
 
 
 def is_other_kind(kind: Mapping[str, str | float], findings: Findings) -> bool:
-    """Return whether a source asks for another type of model than GPT-3."""
+    """Return whether a source asks for a model type other than GPT-3."""
     kv_heads = findings.number("training.shape.kv_heads")
     if kv_heads not in (0, findings.number("training.shape.heads", kv_heads)):
         return True

@@ -72,7 +72,7 @@ def _with_file(command: StartedProgram, texts: Mapping[str, str]) -> StartedProg
 
 
 def _place_of_program(command_words: Sequence[Word]) -> int | None:
-    """Return the index of the program used to read Hydra files, or None."""
+    """Return the index of the program that reads Hydra files, or None."""
     for position, word in enumerate(command_words):
         if _READS_HYDRA.search(word.text):
             return position

@@ -30,7 +30,7 @@ _PROGRAMS = {
     "mimo": "pretrain_vlm.py",
     "multimodal-llava": "pretrain_vlm.py",
 }
-"""The program run by a test case, by folder. Tests in other folders use pretrain_gpt.py."""
+"""The program that a test case runs, by folder. Tests in other folders use pretrain_gpt.py."""
 _PRETRAINS = "pretraining"
 
 
@@ -108,7 +108,7 @@ def _words(option: ConfigValue) -> list[Word]:
 
 
 def _with_markers(text: str) -> str:
-    """Replace variables in a string by markers, because only the machine that runs them sets them.
+    """Replace variables in a string with markers, because they are set only where the test runs.
 
     >>> _with_markers("${DATA_PATH}/text")
     '__NOT_SET_DATA_PATH__/text'

@@ -271,7 +271,7 @@ def _without_secret_argument(line: str) -> str:
 
 
 def _printed(lines: Sequence[str]) -> dict[str, tuple[str, int]]:
-    """Return the value and line for each argument in the first list printed by a log."""
+    """Return the value and line for each argument in the first list that a log contains."""
     printed: dict[str, tuple[str, int]] = {}
     is_inside = False
     for number, line in enumerate(lines, 1):

@@ -85,7 +85,7 @@ def _held_out(values: Sequence[Word], findings: Findings) -> None:
 
 
 def dataset_of(path: str) -> str:
-    """Return the dataset in the catalogue named by a path, or an empty string."""
+    """Return the catalogue dataset that a path names, or an empty string."""
     for word, dataset in _DATASETS.items():
         if word in path.lower():
             return dataset

@@ -1,4 +1,4 @@
-"""Proves that an adopted run file matches the script.
+"""Proves that the run file written by adopt matches the script.
 
 The proof compares every option in the script with the one rendered by the run file.
 
@@ -125,7 +125,7 @@ def _letters_of_words(text: str) -> Counter[str]:
 
 
 class _Proof:
-    """Compares the commands in the script and from the run file."""
+    """Compares the command in the script with the one from the run file."""
 
     def __init__(
         self,
@@ -288,7 +288,7 @@ class _Proof:
             return None
 
     def _carried_from(self, name: str) -> CarriedValue | None:
-        """Return the value in the run file adopted from an option, or None."""
+        """Return the run file value that was adopted from an option, or None."""
         for carried in self.findings.carried.values():
             if carried.source in (f"--{name}", name):
                 return carried
@@ -322,7 +322,7 @@ class _Proof:
         return starts
 
     def _has_other_tokenizer(self) -> bool:
-        """Return whether the source names another tokenizer than the one for GPT-2."""
+        """Return whether the source names a tokenizer other than the one for GPT-2."""
         return self.findings.tokenizer_kind not in ("", "GPT2BPETokenizer")
 
     def _source_of_key(self, name: str, option: Option | None) -> str:

@@ -65,7 +65,7 @@ def _nodes_of_shape(text: str) -> int:
 
 
 OptionTable: TypeAlias = dict[str, tuple[str, Callable[[str], object]]]
-"""For each option in a queue, our key and the function used to read the option value."""
+"""For each queue option, our key and the function used to read the option value."""
 
 _KEYS = {
     RequestKind.NODES: f"{JOB}.nodes",
@@ -91,7 +91,7 @@ _FURTHER_OPTIONS: dict[str, OptionTable] = {
 
 
 def _options_of(queue: str) -> OptionTable:
-    """Return the options in a queue that a run file has a key for."""
+    """Return the queue options that a run file has a key for."""
     nodes_reader = _nodes_of_shape if queue == "pjm" else whole
     readers = {RequestKind.NODES: nodes_reader, RequestKind.WALLTIME: _walltime_of(queue)}
     options = dict(_FURTHER_OPTIONS.get(queue, {}))

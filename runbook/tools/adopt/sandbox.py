@@ -298,7 +298,7 @@ _BLANK = re.compile(r"(?<![<&\w])<([A-Za-z][\w /.,:'-]*[\w.])>(?![>&(])")
 
 
 def filled_in(name: str, text: str) -> str:
-    """Replace placeholders left in a script by its author with markers.
+    """Turn placeholders that the author left in a script into markers.
 
     Bash cannot parse a placeholder such as <path to data>.
     """

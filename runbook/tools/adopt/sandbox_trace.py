@@ -192,7 +192,7 @@ def _group_of(pattern: str, text: str) -> str:
 
 
 _MOST_CHAINED = 5
-"""Number of variables to follow in a chain, where each is set from the next."""
+"""Maximum number of variables to follow in a chain, where each is set from the next."""
 
 
 def _is_named(text: str) -> bool:
@@ -290,7 +290,7 @@ def follow(
 
 
 _MOST_SUBMITTED = 2
-"""Number of jobs to follow in a chain, where each is submitted by the previous one."""
+"""Maximum number of jobs to follow in a chain, where each is submitted by the previous one."""
 
 
 def _first_job(main: str, scripts: Mapping[str, str], beside: Mapping[str, str]) -> SandboxJob:
@@ -399,7 +399,7 @@ class _Attempts:
 
     job: SandboxJob
     missing: list[str] = field(default_factory=list)
-    """Programs called by the job by an absolute path that does not exist here."""
+    """Programs that the job calls by an absolute path that does not exist here."""
     arguments: list[str] = field(default_factory=list)
     retry: Retry = FIRST_RUN
     is_redirected: bool = False

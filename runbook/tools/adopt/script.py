@@ -47,7 +47,7 @@ _IN_HOME = re.compile(rf"(?<![\w/.]){HOME}(?![\w.-])")
 
 
 def not_set(name: str) -> str:
-    """Return the placeholder used as value for a variable that was never set."""
+    """Return the placeholder for a variable that was never set."""
     return f"__NOT_SET_{name}__"
 
 

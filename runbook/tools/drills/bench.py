@@ -117,7 +117,7 @@ class Bench:
         self._stack.close()
 
     def _warm_up(self) -> None:
-        """Start the warm trainer, and replace `python` by a script to request ranks from it."""
+        """Start the warm trainer. Replace `python` with a script that requests ranks from it."""
         self.warm.write_python(self.root / "python")
         self.warm.start()
 
@@ -304,7 +304,7 @@ class DrillRun:
     def meanwhile(self, when: Callable[[], bool], act: Callable[[], None]) -> Iterator[list[float]]:
         """Call `act` as soon as a condition becomes true while the body runs.
 
-        Yield a list that the time for the call is added to.
+        Yield a list to which the time is added when `act` is called.
         """
         acted: list[float] = []
 

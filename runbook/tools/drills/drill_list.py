@@ -57,7 +57,7 @@ def summary(name: str) -> str:
 
 
 def _drill_named(word: str) -> str:
-    """Return which drill, by name, a word refers to.
+    """Return the drill name that a word refers to.
 
     Raise `ParamsError` with the nearest names if no drill matches.
     """

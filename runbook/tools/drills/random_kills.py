@@ -358,7 +358,7 @@ class KillsAfterSteps:
 
 
 OTHER_DRAWS = 21
-"""Number of simulations to run with other kills than in the drill.
+"""Number of simulations to run with kills other than those in the drill.
 
 The simulations show how strongly goodput depends on when the kills happen.
 """

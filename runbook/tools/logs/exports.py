@@ -305,7 +305,7 @@ def export(log: ParsedLog, target: str, *, name: str) -> str:
 
 
 def write_mllog(spec: PhasePlan, target: Path) -> str:
-    """Write training as `:::MLLOG` lines for the checker in mlperf-logging.
+    """Write the training as `:::MLLOG` lines for the checker in mlperf-logging.
 
     Return a description of the output. The file is a record, not a submission: its division is
     `open`, and it names no organization.
@@ -391,7 +391,7 @@ def _entries(
 ) -> Iterator[dict[str, object]]:
     """Yield the entries in order.
 
-    A block is training between two evaluations.
+    A block is the training between two evaluations.
     """
     begin = steps[0].time - steps[0].seconds
     end = steps[-1].time

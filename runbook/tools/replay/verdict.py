@@ -173,7 +173,7 @@ class DifferenceCause:
 
 
 def _differs(number: int, run: Mapping[int, Step], replayed: Mapping[int, Step]) -> bool:
-    """Return whether loss or gradient norm differ at a step."""
+    """Return whether the loss or the gradient norm differs at a step."""
     return _numbers(run[number]) != _numbers(replayed[number])
 
 
@@ -253,7 +253,7 @@ def _program_changes(before: Circumstances, here_now: Circumstances) -> list[str
 
 
 def _odd_ranks(circumstances: Circumstances) -> list[str]:
-    """Return the ranks with other versions or code than the first rank."""
+    """Return the ranks whose versions or code differ from those on the first rank."""
     programs = circumstances.programs
     odd = [rank for rank, program in enumerate(programs) if program != programs[0]]
     hosts = circumstances.hosts

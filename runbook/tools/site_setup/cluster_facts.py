@@ -79,7 +79,7 @@ def _ask_pbs() -> Cluster:
 
 
 def parse_sinfo(text: str) -> tuple[QueueLimits, ...]:
-    r"""Parse the partitions that are up from `SINFO` output. Malformed lines are left out.
+    r"""Parse `SINFO` output for the partitions that are up. Malformed lines are left out.
 
     >>> queue, = parse_sinfo("gpu*|up|1-00:00:00|1-8|12|64|512000|gpu:a100:4(S:0-3)\n")
     >>> queue.name, queue.default, queue.max_seconds, queue.max_nodes

@@ -269,7 +269,7 @@ def _with_memory(device: str) -> list[str]:
 
 
 def full_name(name: str) -> str:
-    """Return the name for a device in the table, with memory size if the table has more than one.
+    """Return the device name in the table, with the memory size if the table has more than one.
 
     >>> full_name("NVIDIA A100-PCIE-40GB"), full_name("a100_40"), full_name("MI250X")
     ('A100-PCIe-40GB', 'A100-SXM4-40GB', 'MI250X-GCD')
@@ -383,7 +383,7 @@ def _queue_line(queue: QueueLimits) -> str:
 
 
 def _nodes_of_kind(kind: NodeKind, count: int) -> str:
-    """Return how many nodes of a type there are and their GPUs, as readable text."""
+    """Return how many nodes of a type there are, and the GPUs in each, as readable text."""
     nodes = counted(count, "node")
     if not kind.devices:
         return nodes
@@ -392,7 +392,7 @@ def _nodes_of_kind(kind: NodeKind, count: int) -> str:
 
 
 def _default_text(cluster: Cluster, kind: NodeKind) -> str:
-    """Return the section with partition and walltime for the two training runs.
+    """Return the section with the partition and walltime for the two training runs.
 
     The partition has this node type and accepts single-node jobs.
     """

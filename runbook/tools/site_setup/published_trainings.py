@@ -45,7 +45,7 @@ class RecipeLayout:
     parallel: Layout
     micro_batch: int
     nodes: int
-    """How many nodes with eight devices each can hold a replica."""
+    """How many nodes with eight devices each are needed to hold a replica."""
     source: str
 
 

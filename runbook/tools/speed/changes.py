@@ -215,7 +215,7 @@ def _bubble_change(setup: StepSetup) -> Speedup:
 
     layers_per_stage = setup.shape.layers // stages
     chunks = max((size for size in (1, 2, 3, 4, 5) if layers_per_stage % size == 0), default=1)
-    # Interleaved chunks need micro-batches in a multiple of the stage count.
+    # Interleaved chunks need a micro-batch count that is a multiple of the stage count.
     if stages > 1 and layout.virtual_pipeline < chunks and better.num_microbatches % stages == 0:
         interleaved = replace(layout, virtual_pipeline=chunks)
         better = replace(better, layout=interleaved)

@@ -56,7 +56,7 @@ _FAR_FROM_PLAN = 2.0
 """If a step takes this many times the planned time, the network between nodes is suspected."""
 _SMALL_OF_STEP = 0.1
 _SMALL_OF_GAP = 0.25
-"""A part must reach these shares of the step and the gap to explain why a training run is slow.
+"""A part below both of these shares (step, gap) does not explain a slow training run.
 """
 _BALANCED_AFTER = 400
 """Steps after which the router in a mixture of experts counts as balanced."""

@@ -237,14 +237,14 @@ def _data_waits(text: str) -> list[float]:
 
 
 def _reductions(text: str) -> list[float]:
-    """Return the seconds that steps waited for gradients to be reduced, by Megatron-LM timers."""
+    """Return from Megatron-LM timers the seconds that steps waited for gradients to be reduced."""
     name = r"(?:backward-params-all-reduce|grads?-all-reduce|all-grads-sync|grads-reduce-scatter)"
     milliseconds = re.findall(rf"{name}[ .]*:\s*\(?(?:[\d.]+, )?([\d.]+)", text)
     return [float(figure) / 1000 for figure in milliseconds]
 
 
 def _straggler_lags(text: str, facts: Facts) -> list[float]:
-    """Return the seconds between the fastest and the slowest forward pass in each step.
+    """Return the seconds between the fastest and the slowest rank's forward pass in each step.
 
     With pipeline stages, ranks have different work, so nothing is returned.
     """

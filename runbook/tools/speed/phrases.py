@@ -360,7 +360,7 @@ _OTHER_COMPARISON = (
     r"\b(?:nodes?|gpus?|ranks?|[tpd]p|batch|forward|backward|optimizer|reduce\w*|gather\w*|"
     r"data|load\w*|seq\w*|layers?|experts?|with|without|save\w*|checkpoint\w*)\b"
 )
-"""Words between times that differ for another reason than progress in a run."""
+"""Words between times that differ for a reason other than progress in a run."""
 _LEAST_TIMES = 3
 """Smallest number of times that can show growth."""
 _GROWTH = (1.1, 20.0)
@@ -389,7 +389,7 @@ def growing_times(text: str) -> str:
 
 
 def _grow(figures: Sequence[str]) -> bool:
-    """Return whether each time is longer than the previous one, and the total growth is enough."""
+    """Return whether each time is longer than the one before, by a plausible total growth."""
     times = [*map(float, figures)]
     if len(times) < _LEAST_TIMES or not times[0]:
         return False

@@ -25,7 +25,7 @@ from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.published_rows import NEEDED, PublishedRow, read_row
 
 SHAPE_TOLERANCE = 0.08
-"""Largest relative difference allowed between the parameter counts in catalogue and row."""
+"""Largest relative difference allowed between the parameter counts in the catalogue and the row."""
 MICRO_TOKENS = 16384
 """Largest micro-batch, in tokens, assumed if the size is not given and there is no pipeline."""
 TUNED_MICRO_TOKENS = 8192

@@ -21,8 +21,8 @@ MAX_BYTES = 64 * 2**20
 def predict_file(path: Path, measured: Path | None = None) -> list[Prediction]:
     """Predict each row of a table with the columns of published_results.csv.
 
-    `measured` is such a table of speeds that were measured, which correct the predictions for the
-    same system. Raise `ParamsError` for any other file.
+    `measured` is another such table, with measured speeds that correct the predictions for the same
+    system. Raise `ParamsError` for any other file.
     """
     rows = _read_table(path)
     catalogue = read_models(project_root())

@@ -73,7 +73,7 @@ class _Kind(StrEnum):
 
 @dataclass(frozen=True)
 class _Measurement:
-    """A figure measured on a number of devices or nodes."""
+    """A figure measured on a given number of devices or nodes."""
 
     count: int
     kind: _Kind

@@ -610,10 +610,10 @@ All other causes were accepted in most threads that had their sign.
 _FACTOR_OF_SYMPTOM = 40.0
 """How many times likelier the first cause listed for a described effect becomes."""
 _LOG_SHARE_OF_DEVICES = math.log(0.2)
-"""Using multiple devices counts as a sign if at least this share of the threads about multiple
-devices accepted the cause.
+"""Smallest share of threads about multiple devices that accepted a cause, as a natural logarithm.
 
-The value is a natural logarithm."""
+From this share on, using multiple devices counts as a sign that points to the cause.
+"""
 _AS_PLANNED = 1.25
 """A step that takes less than this many times the planned time is as fast as its set-up allows."""
 _FACTOR_OF_PLANNED_SPEED = 5.0

@@ -227,7 +227,7 @@ def spans_nodes(facts: Facts) -> bool:
 
 
 def log_shares(setting: TrainingKind) -> dict[str, float]:
-    """Return for each usual cause the log of the share that it has among threads for a setting."""
+    """Return, for each usual cause, the natural log of its share among threads for a setting."""
     counts = {usual.cause: usual.threads(setting) or _NEVER_SEEN for usual in USUAL_CAUSES}
     total = sum(counts.values())
     return {cause: math.log(count / total) for cause, count in counts.items()}

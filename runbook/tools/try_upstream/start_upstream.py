@@ -86,7 +86,7 @@ class UpstreamTrial:
 
     @property
     def not_tried(self) -> tuple[str, ...]:
-        """Return what the trial leaves out from the real job."""
+        """Return what the real job has and the trial leaves out."""
         if self.jobs > 1:
             return _NOT_TRIED
         return (*_NOT_TRIED, _NOT_TRIED_ALONE)
@@ -437,7 +437,7 @@ def _change(
     small: str,
     because: str,
 ) -> dict[str, str]:
-    """Return a row for the table with changes."""
+    """Return a row for the table of changes."""
     return {
         "argument": argument,
         "rendered": rendered,
@@ -644,7 +644,7 @@ def small_script(text: str, arguments: list[list[str]], program: Path) -> str:
 
 
 def _write_tokens(prefix: Path, vocabulary: int) -> None:
-    """Write a .bin/.idx pair with random documents, which are the same in every call.
+    """Write a .bin/.idx pair with random tokens, which are the same in every call.
 
     Therefore the expected loss is known.
     """

@@ -91,7 +91,7 @@ _FLOAT32_BYTES = 4
 PADDED = ("embedding.word_embeddings.weight", "output_layer.weight")
 _SAME_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}
 _BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", "lm_head.weight")
-"""Tensors in a folder other than weights.
+"""Tensors in a folder that are not weights.
 
 They are masks and angles saved by older versions, and copies of tied heads.
 """
@@ -115,7 +115,7 @@ class Kind:
     # The `transformers` module for each of our modules, or several if `transformers` splits our
     # matrix
     modules: dict[str, list[str]]
-    # Defaults for missing keys and modules with biases, by model type in the imported folder
+    # By model type in the imported folder: defaults for missing keys, and which modules have biases
     reads: dict[str, dict[str, Any]]
 
 
@@ -127,7 +127,7 @@ def kinds() -> dict[str, Kind]:
 
 
 def kind_of(model: PlannedModel) -> str:
-    """Return the `model_type` with the same function as our model.
+    """Return the `model_type` that computes the same function as our model.
 
     Raise `RefusedError` with the differences if there is none.
     """
@@ -557,7 +557,7 @@ class ImportedWeights(SourceWeights):
 
 
 def _check_config(folder: Path, model: PlannedModel) -> set[str]:
-    """Return our modules with biases in the folder.
+    """Return our modules that have biases in the folder.
 
     Raise `RefusedError` with each value different from the plan.
     """

@@ -163,7 +163,7 @@ class PendingSave:
     ) -> None:
         """Agree with all ranks on which rank writes what.
 
-        To write a state in the background, it is copied first.
+        A state that will be written in the background is copied first.
         """
         self.spec = spec
         self.iteration = progress.iteration

@@ -1,4 +1,4 @@
-"""Writes the `torch_dist` layout with the plain torch writer, and reads it without running code.
+"""Writes the `torch_dist` layout with the plain torch writer, and reads it but runs no code in it.
 
 The megatron-core writer forks a manager and a process for each file. These processes outlive a
 killed rank, and they report a full disk only indirectly. Here the plain torch writer writes the
@@ -127,7 +127,7 @@ class ShardWriter:
             agreed, self._metadata = planner.create_global_plan(local_plans)
             return writer.prepare_global_plan(agreed)
 
-        # All ranks call this, to raise an error on rank 0 everywhere.
+        # All ranks call this, so that an error on rank 0 is raised everywhere.
         plans = run_on_all_ranks(plan_of_each_rank)
         received: list[Any] = [None]
         torch.distributed.scatter_object_list(received, plans)
@@ -927,7 +927,7 @@ def _check_tensor_sizes(folder: Path, description: metadata.Metadata) -> None:
 
 
 def _described_bytes(tensor: metadata.TensorStorageMetadata) -> int | None:
-    """Return the size in bytes of the tensor in an entry, or None if the entry is not a tensor."""
+    """Return the size in bytes of the tensor an entry describes, or None if it describes none."""
     try:
         num_bytes = math.prod(tensor.size) * tensor.properties.dtype.itemsize
         lengths = [*tensor.size]

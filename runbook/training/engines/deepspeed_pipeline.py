@@ -222,7 +222,7 @@ class Vocabulary(torch.nn.Module):
 
 
 def _count_once(gpt: Any) -> None:
-    """Mark the weights to include each parameter exactly once in the DeepSpeed gradient norm.
+    """Mark the weights so that the DeepSpeed gradient norm includes each parameter exactly once.
 
     On all ranks but the first, the DeepSpeed fp32 norm includes only weights marked as sharded.
     Without marks, it would omit the biases and norms on later stages, and count the tied weight

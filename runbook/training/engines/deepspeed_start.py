@@ -1,6 +1,6 @@
 """Imports and starts DeepSpeed as a library.
 
-Output from DeepSpeed, compilation and probing the machine are switched off.
+DeepSpeed output, compilation and machine probing are switched off.
 """
 
 import contextlib

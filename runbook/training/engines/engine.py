@@ -52,7 +52,7 @@ State: TypeAlias = dict[str, Shards]
 (one model chunk each), `optimizer`, `random`.
 """
 ReadShard: TypeAlias = Callable[[Shard, int, torch.Tensor], None]
-"""Fills a flat tensor from this rank's part of a stored tensor, starting at a given offset."""
+"""Fills a flat tensor from this rank's part of a stored tensor, from a given offset in the part."""
 
 MASTER = "fp32_param"
 """The float32 copy of a weight, in the optimizer state."""
@@ -357,9 +357,9 @@ class TrainingEngine(abc.ABC):
         replicas only have a description, without data. Writing the weights is distributed in the
         same way.
 
-        Gathered state is copied to the host, one weight after another, to need GPU memory for only
-        one. These copies are complete after `host_copies.wait`. State already complete on a rank is
-        not copied.
+        Gathered state is copied to the host, one weight after another, so the GPU needs memory for
+        only one. These copies are complete after `host_copies.wait`. State already complete on a
+        rank is not copied.
         """
         weights = self.weights()
         owned = self._owned()

@@ -297,7 +297,7 @@ def uses_fused_kernels() -> bool:
     One kernel fuses bias and activation, and a second fuses bias, dropout and residual sum.
     megatron-core uses torch.compile for both, which needs a C compiler on a GPU. Without a
     compiler, torch reports that it is missing and computes the operations one by one. On a CPU the
-    kernels save too little to require a compiler.
+    kernels save too little to justify requiring a compiler.
     """
     return on_gpu()
 
@@ -500,7 +500,7 @@ class Norm:
 
     A norm works on one token at a time, so a part of the sequence is enough. All tensor-parallel
     ranks have the same weights, but each rank applies them to different tokens. The weights are
-    marked to sum their gradients over these ranks.
+    marked so that their gradients are summed over these ranks.
     """
 
     def __new__(

@@ -217,7 +217,8 @@ class MegatronEngine(engine.TrainingEngine):
         ids = torch.nn.functional.pad(ids, (0, padded - length))
         positions = torch.arange(padded, device=ids.device).clamp_(max=longest - 1)
         batch = slice_sequences({"tokens": ids, "position_ids": positions.unsqueeze(0)})
-        # The interleaved schedule processes micro-batches in groups, one per stage.
+        # The interleaved schedule processes micro-batches in groups, with one micro-batch per
+        # stage.
         count = self.smallest_part
         outputs = self._run(
             _forward_logits,

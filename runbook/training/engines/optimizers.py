@@ -67,7 +67,7 @@ def _use_fused_adam(adam: Any) -> None:
 
 
 def deepspeed_adam(spec: PhasePlan, gpt: torch.nn.Module) -> torch.optim.AdamW:
-    """Return AdamW with the same two parameter groups as in Megatron: only matrices decay."""
+    """Return AdamW with the two parameter groups in Megatron: only matrices have weight decay."""
     decaying = []
     others = []
     for name, weight in gpt.named_parameters():

@@ -22,7 +22,7 @@ class BadStep:
     first_sample: int
     last_sample: int
     key: str = "nan_policy"
-    """Key in the run file's `training` section used to set the policy."""
+    """Key in the run file's `training` section that sets the policy."""
 
     def as_event(self) -> dict[str, object]:
         """Return the fields for events.jsonl: the step, what was wrong with it, and its samples."""

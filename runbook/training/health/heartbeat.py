@@ -107,15 +107,15 @@ def process_fields(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
-# A heartbeat older than this may belong to an ended process
+# A heartbeat older than this may belong to a process that has ended
 STALE_SECONDS = 5.0
 
 
 class HeartbeatFile:
     """Heartbeats from all ranks on a machine, in shared memory with a slot for each rank.
 
-    The file is opened once and then read and written in place. So even many ranks hardly load the
-    file system. If the machine has no /dev/shm, the file is in the temporary folder.
+    The file is opened once and then read and written in place. So even many ranks put almost no
+    load on the file system. If the machine has no /dev/shm, the file is in the temporary folder.
     """
 
     def __init__(self, folder: Path, ranks: range) -> None:

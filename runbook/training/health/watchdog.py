@@ -566,7 +566,7 @@ def entered() -> dict[str, int]:
 
 
 KEEPS_ITS_TIMEOUT = "near copies"
-"""Description used for the process group only a background thread waits on.
+"""Description used for the process group that only a background thread waits on.
 
 That thread notices by itself when the partner is lost.
 """

@@ -99,7 +99,7 @@ def _probabilities(query: torch.Tensor, key: torch.Tensor, rows: slice) -> torch
 
 
 _BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**28}
-"""Bytes the float32 numbers in a block take.
+"""How many bytes the float32 numbers in a block take.
 
 A block fits into the cache on a CPU, or is large enough to keep a GPU busy.
 """

@@ -72,7 +72,7 @@ class NearCopies:
         # Reset after the first step from loaded copies
         self._loaded: NearChoice | None = None
         self._pending: _PendingCopy | None = None
-        # Iteration at which the newest copies all ranks have were written
+        # Newest iteration from which all ranks have copies
         self._complete = -1
         self._exchange: Exchange | None = None
         self._place: NodePlace | None = None
@@ -552,7 +552,7 @@ class _PendingCopy:
         return ""
 
     def discard(self) -> None:
-        """Remove the files written so far."""
+        """Remove the file written so far."""
         self._part.unlink(missing_ok=True)
 
     def go_on(self) -> None:

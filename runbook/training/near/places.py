@@ -1,4 +1,4 @@
-"""Defines path, file names and permissions for a training run's folder in node memory."""
+"""Defines the path, file names and permissions for a training run's folder in node memory."""
 
 import contextlib
 import hashlib

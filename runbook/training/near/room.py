@@ -18,7 +18,7 @@ _FILES = (
     ("", "memory.max", "memory.current"),
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
-"""The folder, limit file and usage file for the controller, for control groups version 2 and 1."""
+"""The folder, limit file and usage file of the memory controller, in version 2 and in version 1 of control groups."""
 _CACHE = ("inactive_file", "total_inactive_file")
 """Lines in memory.stat, for version 2 and 1, with the pages the kernel reclaims before it kills a
 process.

@@ -1,4 +1,4 @@
-"""Stores the state of a rank in a file with header, random states, tensors and checksum.
+"""Stores the state of a rank in a file with a header, random states, tensors and a checksum.
 
     8 bytes      length of the header
     header       JSON: the identity of the state, and the name and size of each tensor

@@ -1,4 +1,4 @@
-"""Chooses the copies in node memory a start loads.
+"""Chooses which copies in node memory a start loads.
 
 The choice depends on the copies that exist, and on the copies that were already tried.
 """
@@ -48,7 +48,7 @@ class NearChoice:
     """The copy each rank loads, by rank."""
 
     def from_other_nodes(self, node_of_rank: Sequence[int]) -> list[int]:
-        """Return the ranks with a copy on a node other than their own."""
+        """Return the ranks that load a copy from a node other than their own."""
         ranks: list[int] = []
         for copy in self.copies:
             if copy.node != node_of_rank[copy.rank]:
@@ -72,8 +72,8 @@ def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
 
     A rollback skips samples, so copies from before it belong to an abandoned course of training.
     Copies are not tried again if no step was completed after they were loaded, and no copies are
-    loaded more than `MOST_LOADS` times. The same limit applies to starts that die while they verify
-    or fetch copies.
+    loaded more than `MOST_LOADS` times. The same limit applies to jobs that die at the start, while
+    they verify or fetch copies.
     """
     lineages: set[str] = set()
     loads: dict[tuple[int, str], int] = {}

@@ -52,7 +52,7 @@ class StepCounts:
 
 
 class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts all operators run while this mode is active.
+    """Counts all operators that run while this mode is active.
 
     With `fake`, numbers the code reads are made up, and no messages are sent.
     """
@@ -277,7 +277,7 @@ _NO_KERNEL = frozenset(
         "set_",
     }
 )
-"""Operators other than views that touch no memory."""
+"""Operators that touch no memory, besides views."""
 
 
 def _number_in(tensor: Any) -> bool | int | float:

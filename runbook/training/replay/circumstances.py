@@ -19,7 +19,7 @@ from runbook.plan_file.replay_file import MarkKey, ReplayLine
 from runbook.training.ranks import on_gpu
 
 PACKAGES = ("torch", "megatron-core", "transformer-engine", "triton", "numpy")
-"""Packages with versions that affect the bits in the results."""
+"""Packages whose versions affect the bits in the results."""
 
 
 def versions() -> dict[str, str]:

@@ -40,7 +40,7 @@ from runbook.training.replay import circumstances
 from runbook.training.replay.trace import Tracer
 
 TOLERANCE_ON_GPU = 1e-2
-"""Relative difference between two norms to ignore if kernels add in varying order.
+"""Relative difference between two norms that is ignored if kernels add in varying order.
 
 This value is an estimate. Rounding in bf16 should stay far below it, and a flipped exponent bit
 exceeds it.

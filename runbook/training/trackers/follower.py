@@ -36,7 +36,7 @@ Before the process ends, it reports the lines it could not send.
 LONGEST_LAST_WAIT_SECONDS = 10.0
 NO_NUMBERS = frozenset({"iteration", "time"})
 READ_BYTES = 2**20
-"""Bytes read from a file at a time (about 2,000 steps), used to send a long file in parts."""
+"""Bytes read from a file at a time (about 2,000 steps). A long file is sent in parts."""
 
 
 @dataclass

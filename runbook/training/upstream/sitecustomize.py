@@ -78,7 +78,7 @@ def _answer_for_gpu(torch: Any) -> None:
     atexit.register(
         lambda: torch.distributed.is_initialized() and torch.distributed.destroy_process_group()
     )
-    # Here the GPU random state is that on the CPU, and Megatron would warn about this in every
+    # Here the GPU random state is the CPU random state, and Megatron would warn about this in every
     # layer.
     logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)
 

@@ -1,4 +1,4 @@
-"""A running training process, a queue's job, and a log: adopt reads each like a script."""
+"""A running training process, a queued job and a log: adopt reads each of them as it reads a script."""
 
 from __future__ import annotations
 

@@ -219,8 +219,8 @@ def cores_of_hosts(answers: JobAnswers) -> dict[str, int]:
 def binding_check(facts: Sequence[RankFacts], cores_of: Mapping[str, int]) -> PlacedCheck:
     """Check that the ranks of a node do not share fewer cores than the job has there.
 
-    `cores_of` has the job number's cores on each node. OpenMP variables bind the main thread in a
-    program that imports torch to the first core it may use, which is the same for all ranks. A
+    `cores_of` says how many cores the job has on each node. OpenMP variables bind the main thread
+    in a program that imports torch to the first core it may use, which is the same for all ranks. A
     launcher that imports torch passes this binding on to its ranks.
     """
     rule = PlacedRule(

@@ -51,7 +51,7 @@ def routes_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def overlap_text(routes: str, interfaces_of: Mapping[str, NodeFacts]) -> str:
-    """Return the first node whose packets go into a container bridge of a node with these routes.
+    """Describe the first node for which these routes send packets into a container bridge.
 
     The text is empty if there is none. `routes` is the content of /proc/net/route, and
     `interfaces_of` has the answers of other nodes about their interfaces.

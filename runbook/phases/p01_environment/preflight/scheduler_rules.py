@@ -17,7 +17,7 @@ from runbook.phases.p01_environment.preflight.thresholds import MIB
 MEMORY_DIRECTIVES = ("mem", "mem-per-cpu", "mem-per-gpu")
 """Names of sbatch options used to request memory."""
 WAIT_OPTION = re.compile(r"--wait(?:=|$)|-W")
-"""The srun option for the wait time. `--wait-for-children` is another option."""
+"""The srun option for the wait time. `--wait-for-children` is a different option, so it must not match."""
 EPILOG = re.compile(r"Epilog(\[\d+\])?")
 """Name of the setting with the script that slurmd runs on a node after each job."""
 KILLS = re.compile(r"\b(kill|pkill|killall|skill)\b")

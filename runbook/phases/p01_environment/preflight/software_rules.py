@@ -119,7 +119,7 @@ def replaced_packages_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def replaced_text(replaced: Mapping[str, str]) -> str:
-    """Return a line with the packages that a folder outside of the environment replaces."""
+    """Return a line with the packages that are shadowed by a folder outside the environment."""
     return "; ".join(f"{name} {text}" for name, text in replaced.items())
 
 

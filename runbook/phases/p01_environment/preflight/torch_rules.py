@@ -27,7 +27,7 @@ SIGNALS = {
 
 
 def torch_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
-    """Check that torch works and finds the accelerators, and that nvcc matches torch."""
+    """Check that torch works and finds fast devices, and that nvcc matches torch."""
     presence = presence_check(answers, TORCH)
     if presence.verdict == "fail":
         return [presence]

@@ -19,7 +19,7 @@ from runbook.tools.adopt.configs.safe_values import safe_name, safe_value
 from runbook.tools.adopt.messages import AdoptMessage
 
 _MOST_VALUES = 3000
-"""Maximum number of keys with a value to read.
+"""Maximum number of keys that have a value.
 
 The largest public configuration that we have seen has 300.
 """
@@ -238,7 +238,7 @@ class _Reader:
         value: Any,
         line: int,
     ) -> ConfigValue:
-        """Return a value as text that can be shown to the user."""
+        """Return a value in a form that can be shown to the user."""
         self._count(0, name)
         self.values += 1
         if self.values > _MOST_VALUES:

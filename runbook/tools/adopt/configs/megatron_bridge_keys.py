@@ -52,7 +52,7 @@ _PRECISION_SIGNS = {"bf16": "bf16", "fp16": "fp16", "32": "fp32"}
 
 
 def _precision(value: Any) -> str:
-    """Convert the program name for a precision to ours."""
+    """Convert the name that the program uses for a precision to ours."""
     name = str(value).lower()
     for sign, precision in _PRECISION_SIGNS.items():
         if sign in name:

@@ -65,7 +65,7 @@ _GIVES_ITEMS = ("enumerate", "reversed", "list", "tuple", "zip", "items", "value
 _ANY_ITEM = "*"
 """Stands for the item index in the dotted key of a loop variable."""
 _MOST_LOOPS = 3
-"""How deep loops may be nested so that their variables are followed."""
+"""How deep loops may be nested for their variables to be followed."""
 _MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 """Expressions whose values a method may change later."""
 _MOST_NODES = 10_000
@@ -95,7 +95,7 @@ def nanotron_values(tree: ast.Module, file_name: str) -> tuple[ConfigValue, ...]
 
 
 def _imported_classes(tree: ast.Module) -> set[str]:
-    """Return the names imported by a file from nanotron."""
+    """Return the names that a file imports from nanotron."""
     classes: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == _MODULE:
@@ -182,7 +182,7 @@ class _ConfigReader:
 
     file_name: str
     classes: set[str]
-    """Names imported by the file from nanotron."""
+    """Names that the file imports from nanotron."""
     names: Mapping[str, ast.expr]
     scope: Scope
     paths: dict[str, list[str]] = field(default_factory=dict)

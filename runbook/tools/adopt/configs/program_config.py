@@ -176,7 +176,7 @@ def _refuse_by_name(values: Sequence[ConfigValue], name: str) -> None:
 
 
 def _count_signs(config_format: ConfigFormat, values: Sequence[ConfigValue]) -> int:
-    """Count the keys in a file that can be used to identify a format."""
+    """Count the signs for this format among the keys in a file."""
     names = {value.name for value in values}
     return sum(_has_sign(names, sign) for sign in config_format.signs)
 

@@ -383,7 +383,7 @@ class RecipeReader:
                 self._add_unread(variable, statement, path)
 
     def _opened(self, recipe: str, call: ast.Call, path: Branches) -> OpenConfig:
-        """Track the recipe created by a call from its arguments."""
+        """Track the recipe that a call creates from its arguments."""
         opened = OpenConfig(recipe, self.function, call.lineno, path)
         opened.is_bridge = not dotted(call.func).endswith("pretrain_recipe")
         reader = self._value_reader(path)
@@ -459,7 +459,7 @@ class RecipeReader:
         return new_object
 
     def _follow(self, call: ast.Call, path: Branches) -> "RecipeReader | None":
-        """Read the function in the file run by a call; return None if it cannot be followed."""
+        """Read the function that a call runs in this file; return None if it cannot be followed."""
         functions = self.context.functions
         function = functions.follow(call)
         if function is None:
@@ -486,7 +486,7 @@ class RecipeReader:
     def _bindings_given(
         self, function: ast.FunctionDef, call: ast.Call
     ) -> dict[str, list[HeldConfig]] | None:
-        """Return the configurations passed by a call, by parameter.
+        """Return the configurations that a call passes, by parameter.
 
         Return None if an argument uses a recipe in any other way.
         """

@@ -200,7 +200,7 @@ def _is_config(call: ast.Call) -> bool:
 
 
 def _target(call: ast.Call) -> ast.expr:
-    """Return the class created by a call, or whose arguments it wraps."""
+    """Return the class that a call creates, or whose arguments it wraps."""
     return call.args[0] if _is_config(call) else call.func
 
 

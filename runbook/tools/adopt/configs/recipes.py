@@ -218,7 +218,7 @@ _WEIGHTS: Mapping[str, ModelRecipe] = {
     "qwen2-7b": _QWEN_2_7B,
     "qwen2.5-7b": _QWEN_2_7B,
 }
-"""Models on the Hugging Face Hub that recipes in Megatron Bridge use, without the owner."""
+"""Hugging Face Hub models used in Megatron Bridge recipes, named without the owner."""
 OTHER_MODELS = (
     "mixtral",
     "deepseek",

@@ -101,7 +101,7 @@ class CarriedKey(KeyRow):
         return (self.key,)
 
     def read(self, value: Any) -> Any:
-        """Convert a value in the program to ours.
+        """Convert a program value to ours.
 
         Raise ValueError or KeyError if our key cannot express the value.
         """
