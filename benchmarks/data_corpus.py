@@ -23,7 +23,7 @@ COINED_SHARE = 0.05
 
 
 def prose(limit: int) -> Iterator[str]:
-    """Yield documents with four to forty paragraphs from the shipped corpus and invented words."""
+    """Yield documents: four to forty paragraphs from the shipped corpus, with invented words."""
     from backports import zstd
 
     corpus = Path(__file__).parents[1] / "runbook" / "tokens" / "corpus"

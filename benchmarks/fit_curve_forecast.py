@@ -100,7 +100,7 @@ Group = Callable[[Curve], str]
 class Family:
     """A curve family to which one model is fitted.
 
-    It also holds the groupings by which curves are held out to measure the errors in the model.
+    It also holds the groupings by which curves are held out to measure how far off the model is.
     """
 
     name: str

@@ -176,7 +176,7 @@ def watching(toy: Toy, steps: int) -> tuple[list[float], list[float], int, float
 
 
 def view_of(folder: Path) -> LiveView:
-    """Return the live view that a run has of its training, but without opening any records."""
+    """Return the live view of the training in a run, without opening any records."""
     from runbook import params
     from runbook.phases.job_control.live_view import LiveView
     from runbook.runs.this_machine import make_plan_here
@@ -190,7 +190,7 @@ def view_of(folder: Path) -> LiveView:
 
 
 def look(folder: Path, times: int = 200) -> dict[str, float]:
-    """Print the CPU seconds needed for one look at a training run."""
+    """Return the CPU seconds needed for one look at a training run."""
     from runbook.jobs.job_folder import latest_job_folder
     from runbook.runs.status import scheduler_of
 

@@ -131,7 +131,7 @@ WIDTH = {
     "other_program": 0.1,
     "other": 0.4,
 }
-"""How far a coefficient may move from its start, as a standard deviation in its logarithm."""
+"""How far a coefficient may move from its start: the standard deviation of its logarithm."""
 NOISE = 0.10
 """Relative difference between two measurements of the same training (741 and 866 tokens/s are published for one)."""
 START = Coefficients(
@@ -534,7 +534,7 @@ def show_left_out(left_out: Sequence[LeftOut]) -> None:
 
 
 def for_intervals(left_out: Sequence[LeftOut]) -> list[LeftOut]:
-    """Return the errors used to compute intervals: those on rows from sources that no fit used."""
+    """Return the errors used to compute intervals: those on rows whose source the fit left out."""
     of_sources = [
         left
         for left in left_out
@@ -593,7 +593,7 @@ def coverage(left_out: Sequence[LeftOut]) -> dict[str, tuple[int, int]]:
 
 
 def coverage_of_sources(left_out: Sequence[LeftOut]) -> float:
-    """Return the share of rows inside their interval in a source, averaged over all sources."""
+    """Return the share of a source's rows that lie inside their interval, averaged over sources."""
     by_source: dict[str, list[bool]] = {}
     for left, is_inside in judged_rows(left_out):
         by_source.setdefault(left.row.source, []).append(is_inside)

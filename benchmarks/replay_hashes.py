@@ -8,8 +8,8 @@ micro-batch computed twice, without fingerprints) and `hashed` (the same with fi
 line for replay.jsonl). On a GPU the trainer uses `norms`, or `bits` with deterministic algorithms.
 On a CPU it uses `bits`. Prints one JSON object: medians in ms, the time for fingerprints in ms, and
 its share of the replayed step. Fingerprints cover two passes with one micro-batch, however many
-there are: `share_of_micro_batch` is their cost relative to those two passes alone. On a CPU, ms are
-processor time, which other load on the machine affects less.
+micro-batches there are: `share_of_micro_batch` is their cost relative to those two passes alone. On
+a CPU, ms are processor time, which other load on the machine affects less.
 """
 
 from __future__ import annotations

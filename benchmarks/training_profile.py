@@ -52,7 +52,7 @@ OPERATORS = {
 
 
 def part_of(names: list[str]) -> str:
-    """Return the part an operator belongs to, based on its name or else on its neighbors."""
+    """Return the part an operator belongs to, by the operators around it or else by its name."""
     for name in names:
         for word, part in OWNERS.items():
             if word in name:

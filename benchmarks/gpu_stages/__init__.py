@@ -1,1 +1,1 @@
-"""Stages in the GPU benchmark (`python -m benchmarks.gpu`): one module per measurement."""
+"""Stages in the GPU benchmark (`python -m benchmarks.gpu`): one module per kind of measurement."""

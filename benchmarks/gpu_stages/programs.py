@@ -161,7 +161,7 @@ def prepare_trainer(spec: schema.PhasePlan) -> None:
 
 
 def draw_weights_on_device() -> None:
-    """Generate initial weights on the device, with another random generator than in the trainer.
+    """Generate initial weights on the device, with a random generator other than the trainer's.
 
     The distribution is the same.
 
@@ -230,7 +230,7 @@ class OurProgram:
 
 
 class PlainProgram:
-    """The plain PyTorch GPT; `compiled` uses torch.compile, `even` our own number formats."""
+    """The plain PyTorch GPT; `compiled` uses torch.compile, `even` the trainer's number formats."""
 
     def __init__(self, options: ProgramOptions) -> None:
         from benchmarks.plain_training import Plain, Shape

@@ -160,7 +160,7 @@ class Training:
         return row
 
     def _results(self) -> dict[str, Any]:
-        """Return the last loss in each step, and the values from events."""
+        """Return how the last loss for each step compares with a CPU's, and some of the events."""
         lines = {line["iteration"]: line for line in specs.metrics(self.folder)}
         losses = losses_of([lines[iteration] for iteration in sorted(lines)])
         events = specs.metrics(self.folder, "events.jsonl")

@@ -47,7 +47,7 @@ class Target:
     folder: Path = Path()
 
     def look(self, content: bytes) -> str:
-        """Read the file. Return `read`, or the text if an expected error is raised.
+        """Read the file. Return `read`, or the text of an expected error.
 
         Any other exception is raised unchanged.
         """

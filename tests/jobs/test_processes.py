@@ -25,9 +25,7 @@ time.sleep(300)
 
 @pytest.fixture
 def sleeper():
-    """Start a process in job `token-1`, and a grandchild in another session after its parent has
-    ended.
-    """
+    """Start a process in job `token-1`, and an orphaned grandchild in another session."""
     with subprocess.Popen(
         [sys.executable, "-IS", "-c", CHILD_IN_A_NEW_SESSION],
         env={**os.environ, "RUNBOOK_JOB": "token-1", "RANK": "3"},

@@ -163,7 +163,7 @@ def test_a_copy_of_another_archive_is_made_again(packed):
 
 @pytest.fixture(autouse=True)
 def notes_in_memory(tmp_path, monkeypatch):
-    """Use a folder in the test instead of the memory file system."""
+    """Use a temporary folder instead of the memory file system."""
     folder = tmp_path / "memory"
     folder.mkdir()
     monkeypatch.setattr(node_copy, "MEMORY_FOLDER", str(folder))

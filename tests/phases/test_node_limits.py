@@ -18,7 +18,7 @@ OF_VERSION = {
 
 @pytest.fixture
 def in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Return a function that creates control groups like the kernel, for a process in `job/step`."""
+    """Return a function that makes control groups like the kernel's for a process in `job/step`."""
 
     def make(version: int, limits: dict[str, tuple[str, int, int]]) -> None:
         controller, limit_name, usage_name, prefix = OF_VERSION[version]

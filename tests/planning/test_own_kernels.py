@@ -205,7 +205,7 @@ def test_deepspeed_hides_a_reduction_of_several_buckets_where_it_is_told_to() ->
 
 
 def test_no_kernel_moves_its_bytes_faster_than_the_device() -> None:
-    """An H100 PCIe has 2.0 TB/s of bandwidth, less than the 3.6 TB/s that layer kernels can use."""
+    """H100 PCIe memory has 2.0 TB/s, less than the 3.6 TB/s that layer kernels can use."""
     pcie = ACCELERATORS["H100-PCIe"]
     assert moving_seconds(pcie, 7.0, 6.0) == 6.0 / 2.0e12
     h200_device = ACCELERATORS["H200-SXM"]

@@ -245,7 +245,7 @@ def test_repeated_text_is_told_and_not_refused(verdicts: Callable[..., dict[str,
 
 
 def test_azure_merges_default_is_caught() -> None:
-    """The Azure script sets MERGE_FILE to the path to vocab.json."""
+    """The Azure script sets MERGE_FILE to the path of vocab.json."""
     assert check_tokenizer_files("/stage/vocab.json", "/stage/vocab.json").verdict == "fail"
     assert check_tokenizer_files("/stage/merges.txt", "/stage/vocab.json").verdict == "fail"
     assert check_tokenizer_files("/stage/vocab.json", "/stage/merges.txt").verdict == "pass"

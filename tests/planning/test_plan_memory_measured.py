@@ -19,11 +19,11 @@ steps, attention with sinks.
 
 gpu_peaks_unseen.csv: twelve logs from seven places, found and planned on 2026-11-27 before anything
 was changed for them. They are NVIDIA/Megatron-LM tests/functional_tests gpt3_7b_*_memory_speed on
-H100 (TensorBoard on the last rank), logs in public READMEs and notes by users, and the NVIDIA page
-on Llama 3.1 recipes. `not_planned`: features that the logged run used and that the planner does not
-model. `step` 1: the log reports its first step. Attention in plain PyTorch on Intel devices was
-added afterwards, when its two rows were known, and so were the 16-bit gradients and the loss in the
-Megatron Bridge recipe (scripts/performance of NVIDIA-NeMo/Megatron-Bridge 067f987df03b:
+H100 (TensorBoard from the last rank), logs in public READMEs and notes by users, and the NVIDIA
+page on Llama 3.1 recipes. `not_planned`: features that the logged run used and that the planner
+does not model. `step` 1: the log reports its first step. Attention in plain PyTorch on Intel
+devices was added afterwards, when its two rows were known, and so were the 16-bit gradients and the
+loss in the Megatron Bridge recipe (scripts/performance of NVIDIA-NeMo/Megatron-Bridge 067f987df03b:
 `grad_reduce_in_fp32` false, `cross_entropy_fusion_impl` te).
 
 gpu_peaks_megatron_tests.csv: 23 Megatron-core tests on eight H100s (NVIDIA/Megatron-LM
@@ -350,8 +350,8 @@ def test_gradients_in_bf16_and_a_loss_over_the_logits_take_the_memory_that_bridg
 def test_pytorchs_own_softmax_takes_more_than_a_fused_one_in_its_backward_pass() -> None:
     """On Intel's devices, Megatron-DeepSpeed takes 10 bytes per score in the layer being computed.
 
-    A fused softmax takes 5. Of these 10, 2 stay allocated between steps: 18,243.6 MiB, including
-    14,143.4 MiB for weights and optimizer states.
+    A fused softmax takes 5. Of these 10, 2 stay allocated between steps, when 18,243.6 MiB are
+    allocated, including 14,143.4 MiB for weights and optimizer states.
     """
     lines = (HERE / "gpu_peaks_unseen.csv").read_text(encoding="utf-8").splitlines()
     intel = next(row for row in csv.DictReader(lines) if row["device"].startswith("PVC"))

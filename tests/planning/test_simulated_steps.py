@@ -106,9 +106,7 @@ def _cells(row: benchmark.Known) -> dict[str, str]:
 
 
 def all_reduce(mebibytes: int, replicas: int) -> float:
-    """Return the milliseconds for an all-reduce from the vTrain table, or from a formula if too
-    large.
-    """
+    """Return an all-reduce's milliseconds from the vTrain table, or a formula if it is larger."""
     if replicas == 1:
         return 0.0
     if mebibytes > LONGEST_LISTED:

@@ -27,7 +27,7 @@ OTHERS = [version for version in SUPPORTED if version != OWN]
 TRAINER_TESTS = (
     "test_deepspeed.py",
     "test_engines.py",
-    "test_gpu_kernels.py",  # only needed here, because a CPU build has no Triton
+    "test_gpu_kernels.py",  # only needed here, because a CPU build of torch has no Triton
     "test_layouts.py",
     "test_order.py",
     "test_resume.py",

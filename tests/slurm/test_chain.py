@@ -53,7 +53,7 @@ def nodes(tmp_path_factory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def project(nodes: Cluster, tmp_path_factory) -> Iterator[Path]:
-    """Return the folder for runs, and put the cluster programs on our PATH."""
+    """Return the project folder, and put the cluster programs on our PATH."""
     root = tmp_path_factory.mktemp("unattended")
     write_site(root, NODES)
     with pytest.MonkeyPatch.context() as patch:

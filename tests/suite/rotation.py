@@ -1,8 +1,8 @@
 """Rotation: each time the suite runs, it executes one part of an expensive test family, and the
 next part the next time.
 
-`make test` and CI name the turn in RUNBOOK_TURN (the number of commits below HEAD). Without it, as in a plain `pytest`
-and in `make test-all`, everything runs. A test takes part through its marker:
+`make test` and CI name the turn in RUNBOOK_TURN (the number of commits up to HEAD). Without it, as
+in a plain `pytest` and in `make test-all`, everything runs. A test takes part through its marker:
 
 - `rotate(5)`: the cases for this function are distributed over five turns, one after another;
 - `rotate(3, turn=1)`: all tests with this marker run in the same turn, because they share an

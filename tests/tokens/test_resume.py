@@ -584,10 +584,10 @@ def test_shards_that_are_written_and_not_committed_are_kept(
     )
     part = TokenFiles(prefix).bin_part
     content = bytearray(part.read_bytes())
-    content[-3] ^= 1  # a byte in the last shard in the .bin
+    content[-3] ^= 1  # a byte of the last shard in the .bin
     part.write_bytes(content)
-    # Of nine finished shards, at most one is damaged. Both workers may have finished another shard
-    # before they were stopped.
+    # Of nine finished shards, at most one is damaged. Each of the two workers may have finished
+    # another shard before it was stopped.
     assert 8 <= again(source, prefix) <= 11
     assert made(prefix) == expected(many_texts)
 

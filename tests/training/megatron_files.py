@@ -179,7 +179,7 @@ def save():
 
 
 def import_measured():
-    """Run in a forked rank: import as `request.json` requests, and write the peak process memory."""
+    """Run in a forked rank: import as `request.json` requests; write the peak anonymous memory."""
     from runbook.training.checkpoints import torch_dist
     from runbook.training.checkpoints.megatron_import import MegatronWeights
 

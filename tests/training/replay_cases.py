@@ -205,7 +205,7 @@ def change_token(tokens: Path, sample: Sequence[int], position: int) -> None:
 
 
 def _find(content: numpy.ndarray, sample: Sequence[int], position: int) -> int:
-    """Find a token from a sample in a token file: the only place with the same tokens around."""
+    """Find a sample's token in a token file: the only place with the same tokens around it."""
     around = 8
     first = min(max(0, position - around // 2), len(sample) - around)
     text = numpy.asarray(sample[first : first + around], content.dtype)

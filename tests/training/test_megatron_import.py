@@ -63,7 +63,7 @@ def saved(zygote, tmp_path_factory):
 
 
 def expected_weights(model):
-    """Return all weights in the complete model, without the padding rows in the vocabulary."""
+    """Yield all weights in the complete model by name, including the vocabulary's padding rows."""
     shapes = our_shapes(model)
     for name, shape in shapes.items():
         if shape[0] == model.shape.padded_vocabulary:

@@ -69,7 +69,7 @@ def undisturbed(zygote, corpus, tmp_path_factory):
 def copy_of(killed, folder):
     """Return a copy of a killed run with its nodes' memory.
 
-    The copies are renamed, because their names contain the path to the run.
+    The copies in node memory are renamed, because their names depend on the path to the run.
     """
     shutil.copytree(killed, folder, symlinks=True)
     plan = content(folder / "memory")

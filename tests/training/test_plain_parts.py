@@ -210,7 +210,7 @@ def differs(key, value, planned):
     ("warmup", "is_another"), [(200, False), (202, False), (100, False), (192, True)]
 )
 def test_a_warm_up_may_follow_the_length_and_nothing_else(warmup, is_another):
-    """A warm-up that remains a tenth of the decay or keeps its samples is no reported difference."""
+    """A warm-up that stays a tenth of the decay or keeps its samples is not called a difference."""
     before = {"learning_rate.warmup_samples": 100, "learning_rate.decay_samples": 1000}
     now = {**before, "learning_rate.warmup_samples": warmup, "learning_rate.decay_samples": 2000}
     found, harmless = differences(before, now)

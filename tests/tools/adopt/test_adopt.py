@@ -102,7 +102,7 @@ def test_arrays_defaults_and_branches_are_followed():
         "jobs.training.nodes": 16,
     }
     assert {key: values(found).get(key) for key in wanted} == wanted
-    assert lines(found)["training.global_batch"] == 13  # the line with its value, not the option
+    assert lines(found)["training.global_batch"] == 13  # its value's line, not the option's
     assert numbers(found) == {4, 6, 10, 13, 14}
     assert [one.text for one in found.findings.leftovers] == ["--use-sharp"]
     without = read("azure-train.sh", change={"USE_SHARP:-1": "USE_SHARP:-0"})
