@@ -32,7 +32,10 @@ from runbook.params.schema.site import Hardware, Site
 
 pytestmark = pytest.mark.jobs
 PHASE = "04-training"
-TRAINER = "import answers, runbook, sys\nprint(sys.prefix, answers.__file__, runbook.__file__)\n"
+TRAINER = r"""import answers, runbook, sys
+sys.stdout.write(f"{sys.prefix} {answers.__file__} {runbook.__file__}\n")
+"""
+"""Both ranks write to one unbuffered file, so each line is a single write, unlike with `print`."""
 
 
 def write_trainer(packed: Packed) -> None:

@@ -33,7 +33,7 @@ from runbook.jobs.render.preparation import render_preparation
 from runbook.plan_file.phase_names import FULL
 from runbook.planning.rule_codes import PlanCode
 
-REFUSED = {"lumi-13b:13b-1n-dp8-zero1": "71.8 GiB"}
+REFUSED = {"lumi-13b:13b-1n-dp8-zero1": "72.8 GiB"}
 """Variants in a document that cannot have run as described, so the plan refuses them.
 
 The memory needed, by variant.
