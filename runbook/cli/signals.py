@@ -32,7 +32,7 @@ def released_by_signals(message: CliMessage = CliMessage.STOPPED_BY_SIGNAL) -> I
 
 
 def ended_in_order(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command that is told to end (SIGTERM, SIGHUP) first end the programs that it started.
+    """On SIGTERM or SIGHUP, end the programs that a command started before the command itself.
 
     Otherwise they would continue on their own, as the ranks in `runbook replay` would.
     """

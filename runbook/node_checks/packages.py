@@ -31,14 +31,14 @@ def replaced_packages() -> dict[str, str]:
     environment = Path(sys.prefix).resolve()
     replaced = {}
     for name in PACKAGES:
-        found = list(distributions(name=name))
-        folders = [Path(str(each.locate_file(""))).resolve() for each in found]
+        installed = list(distributions(name=name))
+        folders = [Path(str(each.locate_file(""))).resolve() for each in installed]
         is_inside = [folder.is_relative_to(environment) for folder in folders]
-        if not found or is_inside[0] or not any(is_inside):
+        if not installed or is_inside[0] or not any(is_inside):
             continue
-        own = found[is_inside.index(True)]
-        if own.version != found[0].version:
-            replaced[name] = f"{found[0].version} in {folders[0]} replaces {own.version}"
+        own = installed[is_inside.index(True)]
+        if own.version != installed[0].version:
+            replaced[name] = f"{installed[0].version} in {folders[0]} replaces {own.version}"
 
     return replaced
 

@@ -197,7 +197,7 @@ class QueuedTraining:
 
     @property
     def may_have_fewer_nodes(self) -> bool:
-        """Return whether each attempt decides anew how many nodes train."""
+        """Return whether the number of training nodes is decided again in each attempt."""
         return len(self.node_counts) > 1
 
     @property

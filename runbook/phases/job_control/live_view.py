@@ -304,7 +304,7 @@ def thinned(rows: Sequence[Row]) -> list[Row]:
 
 
 def ask_gpus() -> str:
-    """Return what nvidia-smi reports about GPUs in this machine, or '' if there are none."""
+    """Return the nvidia-smi report on the GPUs in this machine, or '' if there are none."""
     try:
         return str(shell.run(list(GPU_QUESTION), timeout=5).out)
     except (ProgramError, OSError):

@@ -69,21 +69,21 @@ class Calibration:
         It is nearer to 1 than the measured factors if the step spends its time in other ways than
         the measured steps.
         """
-        found = self._correction(step)
-        return found.factor if found else self.factor
+        corrected = self._correction(step)
+        return corrected.factor if corrected else self.factor
 
     def text(self, step: StepProfile | None) -> str:
         """Return the factor for a planned step time, and its source, as text."""
-        found = self._correction(step)
-        if found is None:
+        corrected = self._correction(step)
+        if corrected is None:
             return PlanningMessage.CORRECTED_BY_SMOKE_TEST.fill(
                 factor=self.factor, run=self.run, measured=self.measured[:10]
             )
         return PlanningMessage.CORRECTED_FOR_LAYOUT.fill(
-            factor=found.factor,
-            low=found.low,
-            high=found.high,
-            count=found.measurements,
+            factor=corrected.factor,
+            low=corrected.low,
+            high=corrected.high,
+            count=corrected.measurements,
             smoke_test=self.factor,
             run=self.run,
             measured=self.measured[:10],

@@ -38,7 +38,7 @@ def names_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def routes_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the nodes whose address lies in the network of a container bridge on this node.
+    """Return the nodes whose addresses belong to a container bridge network on this node.
 
     Packets for such a node go into the bridge, which leads to containers only.
     """

@@ -73,10 +73,10 @@ def first_end(errors: str) -> str:
     """
     launch = LAUNCH_FAILED.search(errors)
     if launch is not None:
-        words = launch["words"].strip()
-        is_unreached = words.startswith(NOT_REACHED)
+        reason = launch["words"].strip()
+        is_unreached = reason.startswith(NOT_REACHED)
         message = PhaseMessage.LAUNCH_UNREACHED if is_unreached else PhaseMessage.LAUNCH_FAILED
-        return message.fill(node=launch["node"], text=words)
+        return message.fill(node=launch["node"], text=reason)
     report = ROOT_CAUSE.search(errors)
     if report is not None:
         ending = shell.how_it_ended(_exit_code(int(report["code"])))
