@@ -35,7 +35,7 @@ from runbook.plan_file.phase_names import DATA, PHASES, TRAINING_PHASES
 from runbook.planning import Plan
 from runbook.records.engine.execute import Outcome, execute_phase, refuse_hand_edits
 from runbook.records.engine.execution_end import ExecutionState, ending_in_order
-from runbook.records.run_state import read_run
+from runbook.records.run_state import UNREADABLE, read_run
 from runbook.runs import run_files, run_folder, this_machine
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.status import refuse_while_a_job_runs
@@ -247,10 +247,8 @@ def why_not_done(
             return missing
 
     (state,) = (state for state in read_run(folder).phases if state.phase == phase)
-    if state.problem:
-        return "its record cannot be read"
     if state.record is None:
-        return "its record is missing"
+        return "its record cannot be read" if state.state == UNREADABLE else "its record is missing"
     if state.record.state is not ExecutionState.DONE or state.record.is_open:
         return PhaseMessage.NEWEST_RECORD_SAYS.fill(state=state.record.state)
     # A record consists of three files: the executed notebook, its HTML page and the JSON.

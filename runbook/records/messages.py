@@ -60,6 +60,11 @@ class RecordMessage(Message):
         "one started at {started} and does not overwrite it. Continue in the other notebook, or "
         "start again here from the first cell."
     )
+    RECORD_MISSING = (
+        "The record of {phase} is missing (records/{phase}.json), although the phase has ended. "
+        "Restore it from a copy, or let `runbook run {run}` execute the phase again; finished "
+        "training is not repeated."
+    )
     RESTORE_MANIFEST = (
         "Without it, later edits of this run cannot be detected. Restore it from a copy. Only if "
         "there is none, delete it and execute a phase again to write a new one."

@@ -11,7 +11,7 @@ from runbook.core.locks import may_be_held
 from runbook.jobs.job_folder import heartbeat_age, latest_job_folder, read_end
 from runbook.params.yaml12 import read_file
 from runbook.plan_file.phase_names import FULL, PHASES, SMOKE
-from runbook.records.done_marks import TRAININGS_READ, is_outdated
+from runbook.records.done_marks import TRAININGS_READ, is_outdated, mark_path
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import earlier_records
 from runbook.records.messages import RecordMessage
@@ -38,6 +38,10 @@ KEY_NUMBERS = ("parameters", "iterations", "first_loss", "last_loss", "tokens_pe
 ORDER = ("fail", "warn", "unknown", "pass")
 OUTDATED = "outdated"
 """State of a phase that is done, but with an earlier plan, other data or an earlier training."""
+NOT_RUN = "not run"
+UNREADABLE = "unreadable"
+RECORD_MISSING = "record missing"
+"""State of a phase that has ended, but whose record was deleted or not copied."""
 TRACES = (
     "run.yaml",
     "run.yaml.part",
@@ -61,10 +65,10 @@ class PhaseState:
     """A phase, as its newest record describes it."""
 
     phase: str
-    # A state of a record, or `running`, `not run`, `unreadable`, `outdated`
+    # A state of a record, or `running`, `not run`, `unreadable`, `outdated`, `record missing`
     state: str
     record: PhaseRecord | None
-    # What is wrong with a record that cannot be read
+    # What is wrong with a record that is missing or cannot be read
     problem: str = ""
     # Record files that exist, relative to the run folder
     files: tuple[str, ...] = ()
@@ -117,7 +121,7 @@ def read_run(run_folder: Path) -> RunState:
         folder=run_folder,
         state=state,
         phase=_deciding_phase(phases) or (newest.phase if newest else ""),
-        verdict="fail" if state == "unreadable" else run_verdict(phases),
+        verdict="fail" if state == UNREADABLE else run_verdict(phases),
         changed=changed,
         phases=phases,
         # If more than one phase has a result, the result of the last phase is used.
@@ -129,13 +133,18 @@ def read_run(run_folder: Path) -> RunState:
 def _with_outdated(run_folder: Path, phases: Sequence[PhaseState]) -> list[PhaseState]:
     """Mark each phase that is done, but with an earlier plan, other data or an earlier training.
 
-    While a training is not done, its own state tells that its results still change.
+    A phase is also marked if it read the results of a training that is marked. While a training is
+    not done, its own state tells that its results still change.
     """
     done = {phase.phase for phase in phases if phase.state == ExecutionState.DONE}
+    outdated: set[str] = set()
     marked = []
     for phase in phases:
-        is_judged = done.issuperset({*TRAININGS_READ.get(phase.phase, ()), phase.phase})
-        if is_judged and is_outdated(run_folder, phase.phase):
+        trainings = TRAININGS_READ.get(phase.phase, ())
+        is_judged = done.issuperset({*trainings, phase.phase})
+        read_outdated = not outdated.isdisjoint(trainings)
+        if is_judged and (read_outdated or is_outdated(run_folder, phase.phase)):
+            outdated.add(phase.phase)
             marked.append(replace(phase, state=OUTDATED))
         else:
             marked.append(phase)
@@ -191,7 +200,7 @@ def _without_answered_checks(phases: Sequence[PhaseState]) -> tuple[PhaseState, 
 def _run_state(run_folder: Path, phases: Sequence[PhaseState], problem: str) -> str:
     has_run_file = (run_folder / "run.yaml").exists()
     if problem and has_run_file:
-        return "unreadable"
+        return UNREADABLE
     was_executed = any(phase.record is not None for phase in phases)
     if not has_run_file and not was_executed:
         return "no run.yaml"
@@ -211,7 +220,7 @@ def _key_numbers(phases: Sequence[PhaseState]) -> Iterator[tuple[str, Any]]:
 def run_verdict(phases: Sequence[PhaseState]) -> str:
     """Return the worst verdict in these phases; never `pass` before every phase is done."""
     verdicts = {phase.record.verdict for phase in phases if phase.record is not None}
-    verdicts |= {"fail" for phase in phases if phase.problem}
+    verdicts |= {"fail" for phase in phases if phase.problem and phase.state != RECORD_MISSING}
     verdicts |= {"unknown" for phase in phases if phase.state != ExecutionState.DONE}
     return next((verdict for verdict in ORDER if verdict in verdicts), "unknown")
 
@@ -252,7 +261,7 @@ def _phase(run_folder: Path, phase: str) -> PhaseState:
     except RecordError as error:
         return PhaseState(
             phase,
-            "unreadable",
+            UNREADABLE,
             None,
             str(error),
             files,
@@ -260,11 +269,17 @@ def _phase(run_folder: Path, phase: str) -> PhaseState:
         )
 
     if record is None:
+        # A report is written when a phase ends, a done marker when it is done.
+        has_report = f"records/{phase}.html" in files
+        has_ended = has_report or mark_path(run_folder, phase).exists()
+        problem = ""
+        if has_ended:
+            problem = RecordMessage.RECORD_MISSING.fill(phase=phase, run=run_folder.name)
         return PhaseState(
             phase,
-            "not run",
+            RECORD_MISSING if has_ended else NOT_RUN,
             None,
-            "",
+            problem,
             files,
             earlier,
         )
@@ -304,16 +319,16 @@ def _deciding_phase(phases: Sequence[PhaseState]) -> str:
 
     Return an empty string if all phases are done.
     """
-    executed = [phase for phase in phases if phase.state != "not run"]
+    executed = [phase for phase in phases if phase.state != NOT_RUN]
     running = [phase.phase for phase in executed if phase.state == "running"]
     bad = [phase.phase for phase in executed if phase.state != ExecutionState.DONE]
     return (running or bad or [""])[-1]
 
 
 def _state(phases: Sequence[PhaseState]) -> str:
-    states = [phase.state for phase in phases if phase.state != "not run"]
+    states = [phase.state for phase in phases if phase.state != NOT_RUN]
     if not states or "running" in states:
-        return "running" if states else "not run"
+        return "running" if states else NOT_RUN
     bad = [state for state in states if state != ExecutionState.DONE]
     if bad:
         return bad[-1]

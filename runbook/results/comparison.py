@@ -57,6 +57,8 @@ class RunFacts:
     planned_iterations: int
     scores: Mapping[str, float] = field(default_factory=dict)
     """Scores that 06-evaluation measured for the trained weights."""
+    scored_iterations: frozenset[int] = frozenset()
+    """Iterations of the weights that were scored, as far as they were recorded."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ def read_run(folder: Path, phase: str = FULL) -> RunFacts:
     Raise `RecordError` if the phase was not executed.
     """
     is_smoke = phase.startswith("03")
+    # Only the training phase has scores, because its weights are evaluated.
+    scores = [] if is_smoke else read_scores(folder)
     metrics_folder = folder / "smoke" if is_smoke else folder
     plan = _read_plan(folder, phase)
     spec = plan.phases[phase]
@@ -108,8 +112,8 @@ def read_run(folder: Path, phase: str = FULL) -> RunFacts:
         history=history,
         account=account_wall_time(history, validation, events),
         planned_iterations=spec.duration.iterations,
-        # Only the training phase has scores, because its weights are evaluated.
-        scores={} if is_smoke else _read_scores(folder),
+        scores={f"{row['what']}: {row['measure']}": row["after"] for row in scores},
+        scored_iterations=frozenset(row["iteration"] for row in scores if row["iteration"]),
     )
 
 
@@ -148,19 +152,17 @@ def _read_parameters(path: Path) -> Mapping[str, object]:
     return dotted(yaml.safe_load(path.read_text()) or {})
 
 
-def _read_scores(folder: Path) -> dict[str, float]:
-    scores = {}
-    for row in read_scores(folder):
-        scores[f"{row['what']}: {row['measure']}"] = row["after"]
-    return scores
-
-
 def compare_runs(runs: Sequence[RunFacts], tolerance: Tolerance | None = None) -> Comparison:
     """Compare each further run with the first, and return the tables and checks."""
     if len(runs) < 2:
         raise RecordError(ResultMessage.TOO_FEW_RUNS, number_of_runs=len(runs))
     base = runs[0]
     checks = [_finished_check(run) for run in runs if not is_finished(run)]
+    for run in runs:
+        last = run.summary.last_iteration
+        if run.scored_iterations - {last}:
+            checks.append(_scores_check(run))
+
     for run in runs[1:]:
         checks.extend(_checks(base, run, tolerance or Tolerance()))
     parameters = [run.parameters for run in runs]
@@ -186,6 +188,17 @@ def _finished_check(run: RunFacts) -> Check:
         f"{run.summary.last_iteration:,} of {counted(run.planned_iterations, 'iteration')}",
         "the training is finished, so its results are final",
         otherwise="warn",
+    )
+
+
+def _scores_check(run: RunFacts) -> Check:
+    """Warn that the scores belong to weights other than the last."""
+    scored = ", ".join(map(str, sorted(run.scored_iterations)))
+    return Check(
+        f"{run.name}: scores",
+        "warn",
+        f"weights of iteration {scored}; the training is at {run.summary.last_iteration:,}",
+        "the scores belong to the last weights; 06-evaluation measures them",
     )
 
 

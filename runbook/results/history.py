@@ -431,7 +431,11 @@ def read_scores(folder: Path) -> list[Row]:
     for path in sorted((folder / "evaluation").glob("*.jsonl")):
         for row in read_lines(path):
             if _is_score(row):
-                scores.append({key: row[key] for key in _SCORE_TYPES})
+                score = {key: row[key] for key in _SCORE_TYPES}
+                iteration = row.get("iteration")
+                # Older files, and exported folders, do not name it.
+                score["iteration"] = iteration if isinstance(iteration, int) else None
+                scores.append(score)
 
     return scores
 

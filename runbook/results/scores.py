@@ -41,6 +41,8 @@ class Score:
     samples: int | None
     before: float | None
     after: float | None
+    iteration: int | None = None
+    """Iteration of the weights after training, or None if it was not recorded."""
 
     @property
     def change(self) -> Change:

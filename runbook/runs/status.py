@@ -200,6 +200,7 @@ def facts_of_one(name: str, runs: Path | None) -> dict[str, object]:
                 "verdict": phase.record.verdict if phase.record else "",
                 "started": phase.record.started if phase.record else "",
                 "ended": phase.record.ended if phase.record else "",
+                "problem": phase.problem,
             }
         )
 
@@ -284,6 +285,7 @@ def status_of_one(name: str, runs: Path | None) -> str:
     folder = run_folder(name, runs)
     run = read_run(folder)
     parts = [str(folder), phases_table(run).as_text()]
+    parts += [phase.problem for phase in run.phases if phase.problem]
     if run.problem:
         parts.append(f"{run.problem}\nUntil this is fixed, the queue of its jobs is unknown.")
         return "\n\n".join(parts)
@@ -362,16 +364,23 @@ def phases_table(run: RunState) -> Table:
         record = phase.record
         if record:
             row["verdict"] = record.verdict
-            row["ended"] = record.ended
+            row["ended"] = _to_the_second(record.ended)
             row["numbers"] = _numbers(record.results)
         else:
             row["verdict"] = ""
             row["ended"] = ""
-            row["numbers"] = phase.problem.partition(". ")[0]
+            row["numbers"] = ""
 
         rows.append(row)
 
     return Table(rows)
+
+
+def _to_the_second(moment: str) -> str:
+    """Return a recorded time without fractions of a second; empty while there is none."""
+    if not moment:
+        return ""
+    return f"{moment[:19].replace('T', ' ')} UTC"
 
 
 def _job_row(job: JobFolder, status: JobStatus) -> Row:

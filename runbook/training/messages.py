@@ -25,6 +25,10 @@ class TrainingMessage(Message):
     )
     BLEND_NOT_USABLE = "the blend of token files cannot be used:\n  {problems}"
     CACHE_NOT_MADE = "data.cache {folder} cannot be created: {error}"
+    CHECKPOINTS_GONE = (
+        "no checkpoint: {events} lists saved checkpoints (iterations {steps}), but none is left. "
+        "Restore the folder from a copy, or train again: runbook run {run} --redo {phase}"
+    )
     CHECKPOINT_DOES_NOT_FIT = "{folder} does not match this model: {key} {fault}"
     CHECKPOINT_FOLDER = (
         "checkpoint.folder {folder}: {parent} {why}, so no checkpoint could be saved"
@@ -149,6 +153,7 @@ class TrainingMessage(Message):
         "The plan ends at iteration {iterations}, and the checkpoint {folder} is at {iteration}. "
         "Increase training.iterations, or use another folder to start over"
     )
+    NOTHING_SAVED_YET = "no checkpoint: the training has not saved one yet"
     NOTHING_TO_GO_BACK_TO = "there is no checkpoint to roll back to"
     NOT_AN_INDEX = "{index} is not a Megatron index: it begins with {magic!r} and version {version}"
     NOT_A_MAPPING = "{path} is not a mapping of names to values"

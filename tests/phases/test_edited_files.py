@@ -60,7 +60,7 @@ def test_edited_metrics_scores_and_events_are_passed_over(tmp_path):
     score = {"what": "a", "measure": "b", "samples": 1, "before": None, "after": 2.0}
     (tmp_path / "evaluation").mkdir()
     lines(tmp_path / "evaluation" / "x.jsonl", [{"what": 3}, {**score, "after": "x"}, score])
-    assert read_scores(tmp_path) == [score]
+    assert read_scores(tmp_path) == [{**score, "iteration": None}]
 
 
 def test_the_logbook_shows_an_edited_event_key_by_key(tmp_path):

@@ -74,10 +74,11 @@ def asked(monkeypatch):
         likelihoods = {"first": math.log(0.001), "trained": math.log(0.002)}
         pairs = request["pairs"]
         return {
+            "iteration": 6,
             "answers": [
                 [(likelihoods[name] * len(ids), False) for _, ids in pairs]
                 for name in request["weights"]
-            ]
+            ],
         }
 
     monkeypatch.setattr(evaluation, "ask_trainer", answer)
@@ -137,6 +138,9 @@ def test_scores_before_and_after_are_kept_compared_and_not_measured_twice(opened
     record = opened.session.finish()
     assert record.verdict == "pass"
     assert record.results[f"corpus: {BITS_PER_BYTE}, after"] == bits["after"]
+    assert (
+        {row["iteration"] for row in rows.values()} == {record.results["scored iteration"]} == {6}
+    )
     assert phase_step(opened.run, "06-evaluation").why_not_done() == ""
     assert (
         "corpus" in evaluation.evaluate(run_folder("local", opened.folder.parent)).as_text()

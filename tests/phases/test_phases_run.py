@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html import unescape
 
 import pytest
 from recorded_run import write_recorded_run
@@ -22,7 +23,8 @@ from runbook.phases.runner import why_not_done
 from runbook.plan_file.phase_names import EVALUATION, FULL, PHASES
 from runbook.records.messages import RecordMessage
 from runbook.records.pages.notebook_page import write_html
-from runbook.records.run_state import OUTDATED, read_run
+from runbook.records.pages.runs_index import main_scores
+from runbook.records.run_state import OUTDATED, RECORD_MISSING, read_run
 from runbook.results.wall_time import Rates
 from runbook.runs import status
 from runbook.runs.messages import RunMessage
@@ -129,6 +131,62 @@ def test_a_training_is_outdated_once_its_plan_or_data_has_changed(runs, changed)
         write_mark(opened.folder, TOKENIZE, 1, "def", [tokens])
     assert phase_of(opened, FULL).state == OUTDATED
     assert read_run(opened.folder).state == OUTDATED
+
+
+def test_phases_that_read_an_outdated_training_are_outdated_too(runs):
+    """04 was called outdated, but 06, which had scored its weights, was still done."""
+    opened = open_run(FULL, runs=runs)
+    continuation.note_start(opened.training, FULL_TRAINING.of(opened.run))
+    evaluated = end_with_training(runs, EVALUATION, 6)
+    end_with_training(runs, FULL, 6)
+    write_scores(opened.folder)
+    assert phase_of(opened, EVALUATION).state == "done"
+    assert main_scores(read_run(opened.folder))
+    path = opened.folder / "plan.json"
+    content = json.loads(path.read_text())
+    content["phases"][FULL]["duration"]["iterations"] = 12
+    path.write_text(json.dumps(content))
+    assert phase_of(opened, FULL).state == OUTDATED
+    assert phase_of(evaluated, EVALUATION).state == OUTDATED
+    assert main_scores(read_run(opened.folder)) == (), "the list of runs shows no old scores"
+    page = write_report(opened.folder).read_text()
+    assert RecordMessage.OUTDATED.fill(phase=EVALUATION) in page
+    assert OUTDATED in card_lines(opened.folder)[EVALUATION]
+
+
+def write_scores(folder):
+    score = {"what": "corpus", "measure": "bits per byte", "samples": 18}
+    row = {**score, "before": 4.6, "after": 3.6, "iteration": 6}
+    (folder / "evaluation").mkdir(exist_ok=True)
+    (folder / "evaluation" / "built-in.jsonl").write_text(json.dumps(row) + "\n")
+
+
+def card_lines(folder) -> dict[str, str]:
+    """Return the lines in the summary card by their first word."""
+    lines = [line for line in card(folder).splitlines() if line]
+    return {line.split()[0]: line for line in reversed(lines)}
+
+
+def test_a_phase_that_has_ended_but_lost_its_record_is_not_called_not_run(runs):
+    """It looked like a phase that nobody had executed, and the remedy was not named."""
+    opened = end_with_training(runs, EVALUATION, 4)
+    (opened.folder / "records" / f"{EVALUATION}.json").unlink()
+    problem = RecordMessage.RECORD_MISSING.fill(phase=EVALUATION, run=opened.folder.name)
+    phase = phase_of(opened, EVALUATION)
+    assert (phase.state, phase.problem) == (RECORD_MISSING, problem)
+    run = read_run(opened.folder)
+    assert (run.state, run.verdict) == (RECORD_MISSING, "unknown")
+    page = unescape(write_report(opened.folder).read_text())
+    assert problem in page
+    assert problem in status.status_of_one(str(opened.folder), None)
+    assert RECORD_MISSING in card_lines(opened.folder)[EVALUATION]
+
+
+def test_status_shows_when_a_phase_ended_without_fractions_of_a_second(runs):
+    opened = end_with_training(runs, EVALUATION, 4)
+    ended = phase_of(opened, EVALUATION).record.ended
+    (row,) = (row for row in status.phases_table(read_run(opened.folder)).rows if row["ended"])
+    assert row["ended"] == f"{ended[:10]} {ended[11:19]} UTC"
 
 
 @pytest.mark.parametrize(("iterations", "shown"), [(12, "12 of 24 steps"), (24, "24 steps")])

@@ -47,6 +47,19 @@ def test_same_results_pass_and_only_what_differs_is_listed(run_folder):
     assert (speeds["a"], speeds["b"], speeds[quantities.LAST_TO_FIRST]) == (512.0, 512.0, 1.0)
 
 
+@pytest.mark.parametrize(("iteration", "warns"), [(50, True), (100, False)])
+def test_scores_that_belong_to_earlier_weights_are_warned_of(
+    run_folder, tmp_path, iteration, warns
+):
+    run_folder("a")
+    score = {"what": "corpus", "measure": "bits per byte", "samples": 1, "before": 4.6}
+    path = tmp_path / "a" / "evaluation" / "built-in.jsonl"
+    path.parent.mkdir()
+    path.write_text(json.dumps({**score, "after": 3.6, "iteration": iteration}) + "\n")
+    found = verdicts(compare_runs([read_run(tmp_path / "a"), run_folder("b")]))
+    assert (found.get("a: scores") == "warn") == warns
+
+
 def test_slower_than_the_tolerance_fails_and_names_both_numbers(run_folder):
     found = compare_runs([run_folder("a"), run_folder("b", seconds=2.2)])
     (failed,) = [check for check in found.checks if check.verdict == "fail"]

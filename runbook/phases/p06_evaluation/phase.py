@@ -189,6 +189,7 @@ def score_built_in(folder: Path, settings: Settings, plan: Plan) -> list[Row]:
                 "samples": num_samples,
                 "before": before,
                 "after": after,
+                "iteration": reply["iteration"],
             }
         )
 
@@ -362,6 +363,9 @@ def finish(run: PlannedRun, session: Session) -> None:
         for column in ("before", "after", "samples"):
             results[f"{row['what']}: {row['measure']}, {column}"] = row[column]
 
+    iterations = {row["iteration"] for row in scores if row["iteration"] is not None}
+    if iterations:
+        results["scored iteration"] = max(iterations)
     session.add_results(results)
     all_checks = list(checks(scores))
     if scores and why_not_finished(run, FULL):

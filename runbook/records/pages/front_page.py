@@ -35,7 +35,7 @@ from runbook.records.pages.plan_section import (
 )
 from runbook.records.pages.summary import Briefing, checks_of, summarize
 from runbook.records.phase_record import PhaseRecord, read_phase_record
-from runbook.records.run_state import RunState, read_run
+from runbook.records.run_state import NOT_RUN, RunState, read_run
 from runbook.results.scores import Score, as_scores, show_score, worse
 
 SPARK_WIDTH = 20
@@ -180,7 +180,7 @@ def _answer(run: RunState) -> str:
     failed_checks = []
     bad_ends = []
     for phase in run.phases:
-        if phase.state not in ("done", "not run"):
+        if phase.state not in ("done", NOT_RUN):
             bad_ends.append(f"{phase.phase}: {phase.state}")
         for check in phase.record.checks if phase.record else ():
             num_checks += 1
@@ -220,6 +220,9 @@ def _score_tiles(scores: Sequence[Score]) -> list[tuple[str, str, str]]:
                 beside = "not measured before training"
             else:
                 beside = f"{score.change}, from {show_score(score.before)}"
+
+            if score.iteration is not None:
+                beside += f"; iteration {score.iteration:,}"
 
             tiles.append((title, show_score(score.after), beside))
 

@@ -12,11 +12,11 @@ from runbook.core.files import utc_now, write_text
 from runbook.core.table import Row
 from runbook.core.units import in_words
 from runbook.params.yaml12 import dotted, read_file
-from runbook.plan_file.phase_names import PHASES
+from runbook.plan_file.phase_names import EVALUATION, PHASES
 from runbook.records.pages.front_page import INDEX_SCORES
 from runbook.records.pages.overlay import LIVE_FOLDER, MOST_RUNS, OverlayCurve, overlay_curves
 from runbook.records.pages.page_parts import TEMPLATES, Scripts, head, page, show_value, write_help
-from runbook.records.run_state import KEY_NUMBERS, RunState, read_runs
+from runbook.records.run_state import KEY_NUMBERS, OUTDATED, RunState, read_runs
 from runbook.results.comparison import differing_rows
 from runbook.results.scores import Score, read_main_scores
 
@@ -97,7 +97,7 @@ def _scores(runs: Sequence[RunState]) -> SideBySide:
     """Return the scores after training, with a row for each measure that at least one run has."""
     by_run = []
     for run in runs:
-        by_run.append({_score_name(score): score for score in main_scores(run.folder)})
+        by_run.append({_score_name(score): score for score in main_scores(run)})
 
     measures: dict[str, None] = {}
     for scores in by_run:
@@ -113,13 +113,16 @@ def _score_name(score: Score) -> str:
     return f"{score.what}, {score.measure}"
 
 
-def main_scores(run_folder: Path) -> Sequence[Score]:
+def main_scores(run: RunState) -> Sequence[Score]:
     """Return the scores of a run.
 
-    The result is empty if anything other than the runbook wrote or changed the file.
+    The result is empty if they are outdated, or if anything other than the runbook wrote or changed
+    the file.
     """
+    if any((phase.phase, phase.state) == (EVALUATION, OUTDATED) for phase in run.phases):
+        return ()
     try:
-        return read_main_scores(run_folder)
+        return read_main_scores(run.folder)
     except (KeyError, TypeError):
         return ()
 
@@ -131,7 +134,7 @@ def _index_row(run: RunState) -> Row:
         numbers.append((run.numbers.get(name), text))
 
     has_report = (run.folder / "index.html").exists()
-    all_scores = main_scores(run.folder)
+    all_scores = main_scores(run)
     scores = []
     for measure in INDEX_SCORES:
         scores.append([score for score in all_scores if score.measure == measure])

@@ -12,7 +12,7 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.planning.make_plan import parse_plan
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.messages import RecordMessage
-from runbook.records.run_state import OUTDATED, RunState
+from runbook.records.run_state import NOT_RUN, OUTDATED, RECORD_MISSING, UNREADABLE, RunState
 from runbook.results.scores import Change, Score, show_score
 
 MOST_NAMED_SCORES = 3
@@ -121,7 +121,9 @@ def _bad_end(run: RunState) -> str:
     for phase in run.phases:
         if phase.state == OUTDATED:
             ends.append(RecordMessage.OUTDATED.fill(phase=phase.phase))
-        elif phase.state not in (ExecutionState.DONE, "not run"):
+        elif phase.state == RECORD_MISSING:
+            ends.append(f"the record of {phase.phase} is missing")
+        elif phase.state not in (ExecutionState.DONE, NOT_RUN):
             ends.append(f"{phase.phase} ended as: {phase.state}")
 
     return f"; {', '.join(ends)}" if ends else ""
@@ -140,10 +142,10 @@ def _score_sentence(score: Score) -> str:
 def _next_sentence(run: RunState) -> str:
     if run.state == "running":
         return f"Wait. `runbook status {run.name}` shows its progress."
-    if run.state in ("unreadable", "no run.yaml"):
+    if run.state in (UNREADABLE, "no run.yaml"):
         return f"Restore the run's folder: {run.problem or 'a record cannot be read'}."
     unfinished = [phase for phase in run.phases if phase.state != ExecutionState.DONE]
-    if any(phase.state not in ("not run", OUTDATED) for phase in unfinished):
+    if any(phase.state not in (NOT_RUN, OUTDATED, RECORD_MISSING) for phase in unfinished):
         return f"Fix the cause that is shown below, then run `runbook run {run.name}` to continue."
     if unfinished:
         return f"`runbook run {run.name}` continues with {unfinished[0].phase}."

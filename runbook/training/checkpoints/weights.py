@@ -1,5 +1,7 @@
 """Reads complete weights from a checkpoint one at a time, by megatron-core module name."""
 
+import contextlib
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,6 +148,28 @@ def newest_weights(spec: PhasePlan, iteration: int = 0) -> WholeWeights:
     elif problems:
         fault = "no complete checkpoint"
     else:
-        fault = "no checkpoint: the training has not saved one yet"
+        fault = _why_no_checkpoint(spec)
 
     raise RefusedError("\n  ".join([f"{root} has {fault}", *problems]))
+
+
+def _why_no_checkpoint(spec: PhasePlan) -> str:
+    """Say that nothing was saved yet, or that what the events call saved is gone."""
+    path = spec.path(spec.log.events)
+    steps = set()
+    if path.exists():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            # A killed process leaves a last line that is cut off.
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                event = json.loads(line)
+                if (event["event"], event["phase"]) == ("saved", spec.phase):
+                    steps.add(int(event["iteration"]))
+
+    if not steps:
+        return TrainingMessage.NOTHING_SAVED_YET.fill()
+    return TrainingMessage.CHECKPOINTS_GONE.fill(
+        events=path.name,
+        steps=", ".join(map(str, sorted(steps))),
+        run=path.parent.name,
+        phase=spec.phase,
+    )
