@@ -74,7 +74,11 @@ def test_every_device_of_our_own_table_is_found_by_its_name(name: str) -> None:
         ("NVIDIA H100 80GB HBM3", "H100-SXM5", 80),
         ("MI250X", "MI250X-GCD", 64),
         ("AMD Instinct MI250X", "MI250X-GCD", 64),
-        ("NVIDIA GH200 480GB", "H200-SXM", 0),
+        ("NVIDIA GH200 480GB", "GH200-96GB", 96),
+        ("NVIDIA GH200 120GB", "GH200-96GB", 96),
+        ("NVIDIA GH200 144G HBM3e", "GH200-144GB", 144),
+        ("GH200", "GH200-96GB", 0),
+        ("NVIDIA H200", "H200-SXM", 141),
     ],
 )
 def test_a_name_gives_the_device_and_its_memory_where_it_says_it(

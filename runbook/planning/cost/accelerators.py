@@ -14,6 +14,10 @@ GB = 10**9
 SOURCE = "facts hardware_peaks.csv (datasheets); links: vendors' datasheets, usual node designs"
 _SISTER = "vendor: like its sister model, NVLink of 400 GB/s both ways"
 _POLARIS = "Polaris: 4 GPUs per node, two Slingshot 10 cards of 12.5 GB/s"
+_JUPITER = (
+    "JUPITER: 4 superchips per node, 150 GB/s to each other one, a network card of 200 Gb/s each"
+)
+_GH200_HBM3E = "NVIDIA's data sheet of GH200 with HBM3e; links as in JUPITER"
 _MI350_SOURCE = "AMD's data sheet of MI350X (air-cooled sister of MI355X); links as MI355X"
 _TORCHTITAN = "torchtitan benchmarks (96 GB HBM2e, 2.4 TB/s, 500 W limit, 400 Gb/s a GPU)"
 
@@ -244,6 +248,28 @@ _DATA_SHEETS = (
         power_watts=700.0,
     ),
     _Sheet(
+        name="GH200-96GB",
+        family="H100",
+        peaks=_HOPPER,
+        memory_gib=96,
+        memory_gb_per_second=4000,
+        link_gb_per_second=450,
+        devices_per_node=4,
+        network_gb_per_second=25,
+        source=_JUPITER,
+    ),
+    _Sheet(
+        name="GH200-144GB",
+        family="H100",
+        peaks=_HOPPER,
+        memory_gib=144,
+        memory_gb_per_second=4900,
+        link_gb_per_second=450,
+        devices_per_node=4,
+        network_gb_per_second=25,
+        source=_GH200_HBM3E,
+    ),
+    _Sheet(
         name="B200-SXM",
         family="Blackwell",
         peaks=_BLACKWELL,
@@ -435,7 +461,9 @@ _NAME_RULES = (
     _NameRule(r"H100.*PCIE", "H100-PCIe"),
     _NameRule(r"H100.*NVL", "H100-NVL"),
     _NameRule(r"H100", "H100-SXM5"),
-    _NameRule(r"G?H200", "H200-SXM"),
+    _NameRule(r"GH200.*144", "GH200-144GB"),
+    _NameRule(r"GH200", "GH200-96GB"),
+    _NameRule(r"H200", "H200-SXM"),
     _NameRule(r"GB300", "GB300"),
     _NameRule(r"GB200", "GB200"),
     _NameRule(r"B300", "B300-SXM"),
@@ -458,12 +486,17 @@ _MEMORY_SIZES = {
     "A100-SXM4-80GB": (40, 80),
     "A100-PCIe": (40, 80),
     "A800-SXM4-80GB": (40, 80),
-    "GH200": (96, 144),
+    "GH200-96GB": (96, 144),
+    "GH200-144GB": (96, 144),
 }
 """Memory sizes, in gigabytes, for devices sold in more than one size.
 
 The name must contain the size.
 """
+
+
+_GRACE_MEMORY = re.compile(r"\b(120|240|480) ?GB\b")
+"""Memory of the processor on a GH200, which drivers write behind the name of the 96 GB model."""
 
 
 _MIG_SLICE = re.compile(r"\bMIG\b|\d+G\.\d+GB")
@@ -511,7 +544,7 @@ def named_memory(text: str) -> int:
 
     >>> [named_memory(name) // 2**30 for name in ("A100-40GB", "NVIDIA A100-PCIE-80GB", "MI250X")]
     [40, 80, 64]
-    >>> named_memory("A100"), named_memory("NVIDIA GH200 480GB"), named_memory("TPUv5p")
+    >>> named_memory("A100"), named_memory("GH200"), named_memory("TPUv5p")
     (0, 0, 0)
     """
     device = find_accelerator(text)
@@ -520,7 +553,10 @@ def named_memory(text: str) -> int:
     sizes = memory_sizes(text)
     if not sizes:
         return device.memory_bytes
-    for number in re.findall(r"\b(\d+)(?: ?GI?B?)?\b", _plain(text)):
+    plain = _plain(text)
+    if device.name == "GH200-96GB" and _GRACE_MEMORY.search(plain):
+        return device.memory_bytes
+    for number in re.findall(r"\b(\d+)(?: ?GI?B?)?\b", plain):
         if int(number) in sizes:
             return int(number) * 2**30
 
@@ -530,14 +566,7 @@ def named_memory(text: str) -> int:
 def memory_sizes(text: str) -> tuple[int, ...]:
     """Return the memory sizes for a device in gigabytes, or () if there is only one size."""
     device = find_accelerator(text)
-    if "GH200" in _plain(text):
-        name = "GH200"
-    elif device:
-        name = device.name
-    else:
-        name = ""
-
-    return _MEMORY_SIZES.get(name, ())
+    return _MEMORY_SIZES.get(device.name, ()) if device else ()
 
 
 def nearest_accelerators(text: str, count: int = 3) -> list[str]:
