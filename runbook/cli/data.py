@@ -148,7 +148,7 @@ def _existing_prefix(context: click.Context, parameter: click.Parameter, value: 
     "--share",
     default="",
     metavar="I/N",
-    help="Process only the shards of job I (counted from 0) in an array of N.",
+    help="Process only the shards for job I (counted from 0) of N jobs.",
 )
 @ended_in_order
 def tokenize(
@@ -265,7 +265,7 @@ def _report_left_out(manifest: Manifest) -> None:
 @click.argument("prefix", callback=_existing_prefix)
 @AS_JSON
 def verify(prefix: Path, as_json: bool) -> None:
-    """Check every entry, token and checksum of PREFIX_text_document.bin and .idx.
+    """Check every entry, token and checksum in PREFIX_text_document.bin and .idx.
 
     Exit 1 if a check fails.
     """
@@ -338,7 +338,7 @@ def show(
     numbers: tuple[int, ...],
     max_tokens: int,
 ) -> None:
-    """Decode documents of PREFIX, and show them with a bar between tokens."""
+    """Decode documents in PREFIX, and show them with a bar between tokens."""
     from runbook.tokens.verification import sample_documents
 
     for document in sample_documents(

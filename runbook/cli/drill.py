@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     help="With --campaign: how long a person takes to act if the rules require one.",
 )
 @SET
-@click.option("--log", type=FILE, help="Write the output of the training runs to this file.")
+@click.option("--log", type=FILE, help="Write the output from the training runs to this file.")
 @click.option("--page", type=FILE, help="Write the results to this file as Markdown.")
 @click.option(
     "--again",

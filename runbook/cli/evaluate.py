@@ -14,12 +14,12 @@ from runbook.cli.signals import ended_in_order
 @click.command()
 @click.option(
     "--tasks",
-    help="Tasks of lm-evaluation-harness, as A,B; gpt3: the tasks of GPT-3's paper. Needs the "
+    help="Tasks in lm-evaluation-harness, as A,B; gpt3: the tasks of GPT-3's paper. Needs the "
     "evaluation extra.",
 )
 @click.option("--task-folder", type=FOLDER, help="Folder with your own task files.")
 @click.option(
-    "--limit", type=click.IntRange(1), help="Use only this many samples of each task, for a trial."
+    "--limit", type=click.IntRange(1), help="Use only this many samples for each task, for a trial."
 )
 @click.option(
     "--shots",

@@ -28,8 +28,8 @@ def explain(
 
     LOG is a training log or part of one, a command line, a YAML file, or a question in words. Facts
     that LOG does not state are taken from RUN or --set: accelerator=H100 n_accel=16
-    parallel.tensor=8 reached.tflops=130 expected.tflops=420 (or .mfu, .tokens_per_second of a
-    device, .seconds of a step). The exit code is 1 if nothing can be explained.
+    parallel.tensor=8 reached.tflops=130 expected.tflops=420 (or .mfu, .tokens_per_second per
+    device, .seconds per step). The exit code is 1 if nothing can be explained.
     """
     from runbook import params
     from runbook.tools.speed.gap import explain_log

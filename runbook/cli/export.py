@@ -16,7 +16,7 @@ from runbook.plan_file import offline_defaults
     type=NumberRange(0.001, 1e6),
     default=offline_defaults.SHARD_BYTES / 1e9,
     show_default=True,
-    help="Largest size of one weights file, in GB.",
+    help="Largest size for a weights file, in GB.",
 )
 @ITERATION
 @TRAINING_PHASE
@@ -29,7 +29,7 @@ def export(
     phase: str,
     iteration: int | None,
 ) -> None:
-    """Write the weights of RUN as a Hugging Face folder: config, safetensors in float32, tokenizer, model card.
+    """Write the weights from RUN as a Hugging Face folder: config, safetensors in float32, tokenizer, model card.
 
     A GPT-2 model becomes GPT2LMHeadModel, a model with RoPE, RMSNorm and SwiGLU LlamaForCausalLM;
     docs/weights.md lists the others. Checkpoints of any layout and both engines are read, one

@@ -25,7 +25,7 @@ def import_(folder: Path, source: Path, phase: str) -> None:
 
     From Hugging Face (only .safetensors), the command reads gpt2, llama, mistral and qwen2 without
     a sliding window, arcee, starcoder2 and stablelm; from Megatron-LM, torch_dist folders and
-    mp_rank_XX files of any layout, without running code from them. The model's values, the
+    mp_rank_XX files in any layout, without running code from them. The model's values, the
     vocabulary and the tokenizer must match the run's; each difference is named. A Megatron-LM
     checkpoint has no tokenizer: make sure that it was trained with the run's.
     """

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     "--model",
     default="",
     metavar="NAME",
-    help="Also write a run file with the values of a published training run, each with its "
+    help="Also write a run file with the values from a published training run, each with its "
     "source: 125m to 175b, llama-3-8b, llama-3-70b.",
 )
 def init(

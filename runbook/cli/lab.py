@@ -47,6 +47,7 @@ def lab(
     from runbook.phases.notebook_copies import (
         SETTINGS_VARIABLE,
         copies_text,
+        encryption_arguments,
         make_copies,
         server_arguments,
         with_our_settings,
@@ -80,7 +81,7 @@ def lab(
 
     # The loop runs once the server listens at a port, which may not be the requested one.
     IOLoop.current().add_callback(_print_url)
-    LabApp.launch_instance([*server_arguments(copies), *options, *words])
+    LabApp.launch_instance([*server_arguments(copies), *encryption_arguments(), *options, *words])
 
 
 def _print_url() -> None:

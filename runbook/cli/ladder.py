@@ -69,7 +69,7 @@ def ladder(
     set_words: tuple[str, ...],
     runs: Path | None,
 ) -> None:
-    """Train a ladder of small models of RUN's family, and forecast RUN's loss from them.
+    """Train a ladder of small models from RUN's family, and forecast RUN's loss from them.
 
     Rungs have RUN's text, tokenizer, sequence length and schedule shape; each is a recorded run.
     The same command continues where it stopped, and trains nothing twice. The default budget is 1%

@@ -41,10 +41,10 @@ def logs(
     phase: str,
     runs: Path | None,
 ) -> None:
-    """Show the log of RUN's newest job, or parse log FILEs of any known program.
+    """Show the log of RUN's newest job, or parse log FILEs from any known program.
 
     Several files are one run, in the order given; gz, xz and zst are unpacked. With --json, --csv
-    or --to, RUN means the metrics of its training. Exit code 1 if no record, no evaluation and no
+    or --to, RUN means the metrics from its training. Exit code 1 if no record, no evaluation and no
     known failure was found.
     """
     outputs = [as_json, as_csv, bool(to)]

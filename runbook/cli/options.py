@@ -58,7 +58,9 @@ WAIT = click.option(
     help="Cancel the job if it has not started after this time.",
 )
 AT_LEAST_1 = click.IntRange(min=1)
-RUNS = click.option("--runs", type=FOLDER, help="Folder of the run folders (default: runs/).")
+RUNS = click.option(
+    "--runs", type=FOLDER, help="Folder that contains the run folders (default: runs/)."
+)
 
 
 def on_run_folder(command: Command) -> Command:
@@ -121,5 +123,7 @@ def _training_phase_named(context: click.Context, option: click.Parameter, word:
 
 TRAINING_PHASE = training_phase_option("Training phase whose checkpoint is used: 3 or 4.")
 ITERATION = click.option(
-    "--iteration", type=click.IntRange(1), help="Checkpoint of this step (default: the newest)."
+    "--iteration",
+    type=click.IntRange(1),
+    help="Use the checkpoint from this step (default: the newest).",
 )

@@ -21,7 +21,7 @@ def pack(
 ) -> None:
     """Pack the Python environment of RUN's training jobs, unless the archive is current.
 
-    The archive contains the virtual or conda environment of the jobs' interpreter, the installation
+    The archive contains the virtual or conda environment that the jobs' interpreter belongs to, the installation
     that a virtual environment builds on, and the package runbook. The system's own installation is
     left out; with --system-site-packages its packages are packed. Links, the first lines of scripts
     and pyvenv.cfg are changed to point into the copy. The command names folders that are not packed
@@ -30,7 +30,7 @@ def pack(
 
     If jobs.environment_copy names a folder on the node's own disk, each node unpacks the archive
     there before the first rank starts (docs/local-environment.md). Submitting a job also packs.
-    Archives are in the folder `environments` of jobs.stage, or of the project if there is no stage.
+    Archives are in the folder `environments` in jobs.stage, or in the project if there is no stage.
     The two newest are kept. If a killed job leaves a copy on a node, your next job there removes it
     after a day. SquashFS is not used, because a mount ends with the job step that created it.
     """

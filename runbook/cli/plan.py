@@ -19,15 +19,15 @@ from runbook.cli.output import show
     "table",
     type=click.Path(path_type=Path),
     metavar="FILE.csv",
-    help="Instead of planning a run, predict the speed of each row of a table with the columns of "
-    "published_results.csv.",
+    help="Predict a speed for each row in this table, instead of planning a run. Its columns are "
+    "those in published_results.csv.",
 )
 @click.option(
     "--measured",
     type=click.Path(path_type=Path),
     metavar="MEASURED.csv",
-    help="Correct the predictions by this table of speeds measured with the same accelerator, "
-    "precision and software.",
+    help="Table with speeds measured on the same accelerator, precision and software; they correct "
+    "the predictions.",
 )
 @click.option(
     "--search",
@@ -44,7 +44,7 @@ def plan(
     searching: bool,
     set_words: tuple[str, ...],
 ) -> None:
-    """Compute sizes, layout, memory and time of RUN; nothing is written or submitted."""
+    """Compute sizes, layout, memory and time for RUN; nothing is written or submitted."""
     if bool(run_name) == bool(table):
         raise click.UsageError(CliMessage.RUN_OR_PREDICT.fill())
     if measured and not table:

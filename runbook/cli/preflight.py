@@ -31,11 +31,11 @@ def preflight(
     set_words: tuple[str, ...],
     runs: Path | None,
 ) -> int:
-    """Find the first thing that is wrong with the cluster of RUN, and its cause, in a minute or two.
+    """Find the first defect in the cluster that RUN uses, and its cause, in a minute or two.
 
     Checks that need no job come first. Then one short job checks each node in plain Python, imports
     torch in a separate process, connects the nodes by TCP, and lets the ranks use each process
-    group of the plan. The command stops at the first defect; a missing answer is a defect. Exit
+    group in the plan. The command stops at the first defect; a missing answer is a defect. Exit
     code 1 if there is a defect.
     """
     from runbook.display import CheckTable

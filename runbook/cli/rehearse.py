@@ -17,7 +17,7 @@ from runbook.cli.signals import ended_in_order
     "--ranks",
     default="",
     metavar="0,8",
-    help="Rehearse these ranks instead of the first of each pipeline stage.",
+    help="Rehearse these ranks (default: the first in each pipeline stage).",
 )
 @click.option(
     "--upstream",
@@ -44,7 +44,7 @@ from runbook.cli.signals import ended_in_order
 @click.option(
     "--pictures",
     type=FOLDER,
-    help="Draw memory over a step and the schedule of all stages in this folder.",
+    help="Write drawings to this folder: memory during a step, and the schedule for all stages.",
 )
 @SET
 @ended_in_order
@@ -59,7 +59,7 @@ def rehearse(
     pictures: Path | None,
     set_words: tuple[str, ...],
 ) -> int:
-    """Train one step of RUN at full size on fake tensors: memory, work, time and communication of each stage.
+    """Train one step of RUN at full size on fake tensors: memory, work, time and communication for each stage.
 
     The real trainer runs, rank by rank, as on the cluster; nothing is computed, sent or written.
     The command needs torch, but no GPU. Exit code 1 if a stage does not fit its device, or if the

@@ -22,7 +22,7 @@ def render(
     placeholders: bool,
     set_words: tuple[str, ...],
 ) -> None:
-    """Write OUT/jobs/<phase>/job.sh and arguments.json for each phase of RUN that submits a job, without a cluster.
+    """Write OUT/jobs/<phase>/job.sh and arguments.json for each phase in RUN that submits a job, without a cluster.
 
     OUT has the layout of a run folder: go to OUT/jobs/<phase> and submit job.sh from there.
     """

@@ -31,11 +31,11 @@ from runbook.plan_file.phase_names import EVALUATION, PLAN
 @click.option(
     "--all-variants",
     is_flag=True,
-    help="Run every variant of params/variants/RUN.yaml, one after the other.",
+    help="Run every variant in params/variants/RUN.yaml, one after the other.",
 )
 @RUNS
 @click.option(
-    "--verbose", is_flag=True, help="Print all output of the notebooks, not only progress."
+    "--verbose", is_flag=True, help="Print all output from the notebooks, not only progress."
 )
 def run(
     run_name: str,

@@ -461,14 +461,18 @@ def _seconds_of(text: str) -> float | None:
 def expand_names(text: str) -> list[str]:
     """Expand names in Slurm's short notation, which keeps leading zeros.
 
+    A name that is not in this notation is returned as it is.
+
     >>> expand_names("n[1-2,08-10],gpu3"), expand_names("(null)")
     (['n1', 'n2', 'n08', 'n09', 'n10', 'gpu3'], [])
+    >>> expand_names("n[a-c],x[1-2,m[3"), expand_names("n[9-7]")
+    (['n[a-c]', 'x[1-2,m[3'], ['n[9-7]'])
     """
     names: list[str] = []
-    for entry in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", text):
-        prefix, bracket, after = entry.partition("[")
+    for entry in re.findall(r"[^,\[]+(?:\[[^\]]*(?:\]|$)[^,\[]*)*", text):
+        prefix, _, after = entry.partition("[")
         ranges, _, suffix = after.partition("]")
-        if not bracket:
+        if not _is_range_list(entry):
             names += [] if entry in _NOTHING else [entry]
             continue
         for part in ranges.split(","):
@@ -478,6 +482,25 @@ def expand_names(text: str) -> list[str]:
                 names += expand_names(f"{prefix}{number:0{len(first)}d}{suffix}")
 
     return names
+
+
+_RANGES = re.compile(r"\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*")
+MOST_NODES_IN_RANGE = 1_000_000
+"""Larger than any cluster. A longer range is a mistake that would fill the memory."""
+
+
+def _is_range_list(entry: str) -> bool:
+    """Return whether the first bracket of a name contains numbers and rising ranges of numbers."""
+    _, _, after = entry.partition("[")
+    ranges, bracket, _ = after.partition("]")
+    if not bracket or not _RANGES.fullmatch(ranges):
+        return False
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        if not 0 <= int(last or first) - int(first) < MOST_NODES_IN_RANGE:
+            return False
+
+    return True
 
 
 def parse_unusable_nodes(text: str) -> list[UnusableNodes]:

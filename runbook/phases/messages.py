@@ -59,6 +59,10 @@ class PhaseMessage(Message):
     CHECKS_FAILED = "{number_of_failures} of {number_of_checks} checks failed: {failures}"
     COMMAND_FAILED = "{command} ended with {how}.{hint}\n{err}"
     COMPILER_OF_OTHER_CUDA = "nvcc {compiler}, torch built with {cuda}"
+    COPIES_CANNOT_RUN = (
+        "The notebooks open, but no cell can use the run until this is fixed:\n{problem}\n"
+        "The executed notebooks are in records/."
+    )
     COPIES_KEPT = "{folder}: {number} notebooks already exist and were kept."
     COPIES_WRITTEN = "{folder}: {number} notebooks copied."
     COPY_WITH_OTHER_OVERRIDES = (

@@ -18,6 +18,7 @@ import runbook
 from runbook import params
 from runbook.core.errors import ParamsError, RunbookError
 from runbook.core.files import make_dated_folder, replacing, write_text
+from runbook.params.problems import InvalidParams
 from runbook.params.project import RunFile, find_run_file
 from runbook.phases.messages import PhaseMessage
 from runbook.plan_file.phase_names import PHASES
@@ -95,6 +96,8 @@ class RunNotebooks:
     """
     moved: Path | None = None
     """Folder with the copies moved aside."""
+    problem: str = ""
+    """Why no cell can open the run; empty if it can."""
 
 
 def make_copies(
@@ -112,38 +115,49 @@ def make_copies(
     """
     named = named_run(run, as_name)
     set_and_named_words = [*set_words, *named.set_words]
-    settings = params.load(named.run, set_words=set_and_named_words)
-    folder = runs_folder(settings.project) / settings.name / COPIES
     file = find_run_file(named.run)
+    problem = ""
+    try:
+        settings = params.load(named.run, set_words=set_and_named_words)
+        name = settings.name
+    except InvalidParams as error:
+        # The model, dataset or site of an old run may have left params/.
+        name = "--".join(part for part in (file.stem, file.variant or named.as_name) if part)
+        if set_words or not (runs_folder(file.project) / name / "run.yaml").exists():
+            raise
+        problem = "\n".join(f"  {fault.text()}" for fault in error.problems)
+
+    folder = runs_folder(file.project) / name / COPIES
     cell = {
-        "run": _run_value(file, folder, settings.project),
+        "run": _run_value(file, folder, file.project),
         "overrides": shlex.join(set_and_named_words),
     }
     moved = _move_aside(folder) if fresh else None
     written = []
     edited = {}
     for phase in PHASES:
-        name = f"{phase}.ipynb"
-        master = settings.project / "notebooks" / name
-        copy = folder / name
-        text = _master_text(master, cell, os.path.relpath(settings.project, folder))
+        notebook = f"{phase}.ipynb"
+        master = file.project / "notebooks" / notebook
+        copy = folder / notebook
+        text = _master_text(master, cell, os.path.relpath(file.project, folder))
         if not copy.exists():
             write_text(copy, text)
-            written.append(name)
+            written.append(notebook)
             continue
 
         if set_words:
             _refuse_other_overrides(copy, cell["overrides"])
         differing = _differing_cells(read_master(master), read_master(copy))
         if differing:
-            edited[name] = differing
+            edited[notebook] = differing
 
     return RunNotebooks(
         folder,
-        settings.project,
+        file.project,
         tuple(written),
         edited,
         moved,
+        problem,
     )
 
 
@@ -245,6 +259,24 @@ def with_our_settings(environment: Mapping[str, str]) -> str:
     return os.pathsep.join([named, str(LAB_SETTINGS)] if named else [str(LAB_SETTINGS)])
 
 
+def encryption_arguments() -> list[str]:
+    """Return the option that encrypts messages between JupyterLab and its kernels.
+
+    Without it, every kernel warns that other users of the machine may read its output. The result
+    is empty if the installed packages cannot encrypt.
+    """
+    import zmq
+    from jupyter_client.manager import KernelManager
+
+    if not (KernelManager.class_traits().get(_ENCRYPTION) and zmq.has("curve")):
+        return []
+    return [f"--KernelManager.{_ENCRYPTION}=auto"]
+
+
+_ENCRYPTION = "transport_encryption"
+"""Setting of jupyter-client (seen in 8.10); `auto` leaves kernels that cannot encrypt as they are."""
+
+
 def server_arguments(copies: RunNotebooks) -> list[str]:
     """Return the options for starting JupyterLab.
 
@@ -278,4 +310,6 @@ def copies_text(copies: RunNotebooks) -> str:
 
     if copies.edited:
         lines.append(PhaseMessage.CELLS_COPIED_AGAIN.fill())
+    if copies.problem:
+        lines.append(PhaseMessage.COPIES_CANNOT_RUN.fill(problem=copies.problem))
     return "\n".join(lines)

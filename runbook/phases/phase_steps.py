@@ -25,6 +25,7 @@ from runbook.plan_file.phase_names import (
     PLAN,
     SMOKE,
 )
+from runbook.planning.make_plan import Plan
 from runbook.records.done_marks import (
     TOKENIZE_STEP,
     is_finished,
@@ -135,10 +136,14 @@ def evaluation_inputs(run: PlannedRun) -> Inputs:
     Until this training is finished, also return its newest checkpoint, because the next one has
     other scores.
     """
-    inputs = training_checksums(run.folder, EVALUATION)
-    if is_finished(run.folder, FULL):
+    return _inputs_of_scores(run.folder, run.plan)
+
+
+def _inputs_of_scores(folder: Path, plan: Plan) -> Inputs:
+    inputs = training_checksums(folder, EVALUATION)
+    if is_finished(folder, FULL):
         return inputs
-    newest = newest_checkpoint(run.folder / run.plan.phases[FULL].checkpoint.folder)
+    newest = newest_checkpoint(folder / plan.phases[FULL].checkpoint.folder)
     if newest is not None:
         inputs["checkpoint"] = newest.name
     return inputs
@@ -259,6 +264,21 @@ def phase_end_work(phase: str) -> StepWork:
 def work_within(phase: str) -> list[StepWork]:
     """Return those parts of a phase that have separate done markers."""
     return [work for work in WORKS if work.phase == phase and work not in PHASE_ENDS]
+
+
+def measuring_step(folder: Path, plan: Plan) -> StepOfRun:
+    """Return the step that scores a run's weights, only from files in the run folder.
+
+    The run's model, dataset or site may have left params/ since the training.
+    """
+    return StepOfRun(
+        run_folder=folder,
+        name=MEASURE,
+        version=VERSIONS[EVALUATION],
+        inputs=_inputs_of_scores(folder, plan),
+        outputs=lambda: [folder / BUILT_IN],
+        remedy=PhaseMessage.DO_PHASE_AGAIN.fill(phase=EVALUATION, run=plan.run),
+    )
 
 
 def phase_step(run: PlannedRun, phase: str) -> StepOfRun:

@@ -14,15 +14,15 @@ from typing import Any
 from runbook import params
 from runbook.core import shell
 from runbook.core.errors import DataError, ParamsError, ProgramError
-from runbook.params import Settings
 from runbook.phases.messages import PhaseMessage
 from runbook.plan_file import offline_defaults
 from runbook.plan_file.errors import REFUSED
 from runbook.plan_file.phase_names import FULL, PHASES
 from runbook.plan_file.schema import PhasePlan
+from runbook.planning.make_plan import Plan
 from runbook.records.phase_record import find_phase_record
 from runbook.results.history import read_metrics, read_validation
-from runbook.runs.run_files import read_plan_file, tokenizer_of
+from runbook.runs.run_files import read_plan_file, recorded_value, tokenizer_of
 from runbook.tokens.tokenizer import PROBES, load_tokenizer, tokenizer_files
 
 _FOLDER_FILES = (
@@ -132,11 +132,10 @@ def export_weights(
             files=reply["files"],
             bytes=reply["bytes"],
         )
-        settings = params.load(str(folder / "run.yaml"))
-        spec = read_plan_file(folder).phases[phase]
-        _write_tokenizer(settings.tokenizer, spec, part)
+        plan = read_plan_file(folder)
+        _write_tokenizer(tokenizer_of(folder), plan.phases[phase], part)
         (part / "README.md").write_text(
-            _model_card(folder, settings, spec, exported), encoding="utf-8"
+            _model_card(folder, plan, plan.phases[phase], exported), encoding="utf-8"
         )
         part.rename(out)
     finally:
@@ -171,7 +170,7 @@ def _write_tokenizer(name: str, spec: PhasePlan, out: Path) -> None:
 
 def _model_card(
     folder: Path,
-    settings: Settings,
+    plan: Plan,
     spec: PhasePlan,
     exported: Exported,
 ) -> str:
@@ -186,30 +185,47 @@ def _model_card(
         commit = record.commit
         versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
 
-    texts = []
-    for text in settings.texts:
-        texts.append(
-            PhaseMessage.TEXT_OF_MODEL_CARD.fill(
-                title=text.dataset.title,
-                text=text.name,
-                weight=text.weight,
-                licence=text.dataset.licence,
-            )
-        )
-
     template = Path(__file__).with_name("model_card.md").read_text(encoding="utf-8")
     return template.format(
-        settings=settings,
+        name=f"{plan.run}--{plan.variant}" if plan.variant else plan.run,
+        tokenizer=recorded_value(folder, "data.tokenizer"),
         spec=spec,
         exported=exported,
         model=spec.model.shape,
         cut=spec.parallel,
-        texts="\n".join(texts),
+        texts="\n".join(_text_lines(folder, plan)),
         loss=_training_loss_text(folder / spec.log.metrics, exported.iteration),
         validation=_validation_loss_text(folder / spec.log.validation, exported.iteration),
         commit=commit or PhaseMessage.NOT_RECORDED.fill(),
         versions=versions or PhaseMessage.NOT_RECORDED.fill(),
     )
+
+
+def _text_lines(folder: Path, plan: Plan) -> list[str]:
+    """Return a line about each text.
+
+    If an entry has left params/ since the training, only names and weights are known.
+    """
+    try:
+        texts = params.load(str(folder / "run.yaml")).texts
+    except ParamsError:
+        unknown = PhaseMessage.NOT_RECORDED.fill()
+        weights = {part.dataset: part.weight for part in plan.data.parts}
+        rows = [(name, name, weight, unknown) for name, weight in weights.items()]
+        rows = rows or [(plan.data.dataset, plan.data.dataset, 1.0, unknown)]
+    else:
+        rows = []
+        for text in texts:
+            rows.append((text.dataset.title, text.name, text.weight, text.dataset.licence))
+
+    lines = []
+    for title, name, weight, licence in rows:
+        line = PhaseMessage.TEXT_OF_MODEL_CARD.fill(
+            title=title, text=name, weight=weight, licence=licence
+        )
+        lines.append(line)
+
+    return lines
 
 
 def _training_loss_text(metrics: Path, last: int) -> str:

@@ -53,7 +53,10 @@ LEFT_OUT_FILES = (
     ".DS_Store",
 )
 """Files that may legitimately change, or that are not results."""
-LEFT_OUT_FOLDERS = ("cache", "trackers", "__pycache__", ".ipynb_checkpoints", "*.part", "redacted")
+LEFT_OUT_FOLDERS = (
+    *("cache", "trackers", "replay", "redacted"),
+    *("__pycache__", ".ipynb_checkpoints", "*.part"),
+)
 """Folders whose contents a run can recreate."""
 
 _LINES = ("metrics", "rank_times", "validation", "samples")

@@ -35,6 +35,7 @@ class ResultMessage(Message):
     MADE_LATE = "{verdict}, made after the first step"
     NEVER_LOADED = "it was never loaded"
     NOT_A_RUN_FOLDER = "{path} does not exist: is {folder} the folder of a run?"
+    NOT_FINISHED = "not finished: {progress}"
     NOT_HIGHER = "not more than {allowed:.0%} higher than in {base}"
     NOT_LOWER = "not more than {allowed:.0%} lower than in {base}"
     NOT_RECOVERED = ", not recovered from iteration {lasting} on"

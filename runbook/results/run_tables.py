@@ -448,6 +448,8 @@ class ThroughputRow:
     """Name of the run or variant."""
     refused: str = ""
     """The reason why the plan rejects this layout; empty if it does not."""
+    unfinished: str = ""
+    """How far the training came if it did not reach its last iteration; empty if it did."""
     source: str = field(default="", compare=False)
     """File and line the samples/s were read from."""
 
@@ -507,6 +509,8 @@ def _results_row(row: ThroughputRow, peak: float | None, source: str) -> Row:
         verdict = f"refused by the plan: {row.refused}"
     elif tflops is None:
         verdict = NEVER_MEASURED
+    elif row.unfinished:
+        verdict = ResultMessage.NOT_FINISHED.fill(progress=row.unfinished)
     else:
         verdict = "ok"
 

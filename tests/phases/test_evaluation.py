@@ -97,7 +97,7 @@ def test_minimal_pairs_are_the_same_every_time_and_differ_in_little():
 
 
 def test_held_out_text_is_what_the_split_keeps_from_the_training(opened):
-    texts = list(evaluation.held_out_texts(opened.folder, opened.settings, opened.plan))
+    texts = list(evaluation.held_out_texts(evaluation.scored_run_of(opened.run)))
     length = opened.plan.phases["04-training"].model.shape.sequence_length
     last_texts = [f"Document {number} says that the tea is hot. " for number in (38, 39)]
     first = load_tokenizer().encode(last_texts[0] * 68)
@@ -146,6 +146,14 @@ def test_scores_before_and_after_are_kept_compared_and_not_measured_twice(opened
         "corpus" in evaluation.evaluate(run_folder("local", opened.folder.parent)).as_text()
         and len(asked) == 1
     )
+
+
+def test_weights_are_scored_after_their_model_left_the_parameters(opened, asked):
+    path = opened.folder / "run.yaml"
+    path.write_text(path.read_text().replace("\nmodel: ", "\nmodel: removed-"))
+    assert "corpus" in evaluation.evaluate(opened.folder).as_text()
+    measured = MEASURING.of(opened.run)
+    assert measured.why_not_done() == "", "06 does not measure them again"
 
 
 def test_scores_of_a_training_that_was_given_up_are_recorded_with_a_warning(opened, asked):
@@ -208,7 +216,9 @@ def test_weights_of_another_framework_and_login_nodes_are_left_alone(opened, ask
     settings = replace(
         opened.settings, run=opened.settings.run.model_copy(update={"training": training})
     )
-    said = evaluation.measure_built_in(replace(opened.run, settings=settings))
+    said = evaluation.measure_built_in(
+        evaluation.scored_run_of(replace(opened.run, settings=settings))
+    )
     assert said.startswith("Nothing is scored, because the weights were written by nemo")
     site = opened.settings.site.model_copy(update={"scheduler": "slurm"})
     queued = replace(opened, settings=replace(opened.settings, site=site))

@@ -20,6 +20,7 @@ from runbook.phases.messages import PhaseMessage
 from runbook.phases.notebook_copies import (
     SETTINGS_VARIABLE,
     copies_text,
+    encryption_arguments,
     make_copies,
     server_arguments,
     with_our_settings,
@@ -40,6 +41,40 @@ def project(tmp_path: Path, monkeypatch) -> Path:
     monkeypatch.delenv(RUNS_VARIABLE, raising=False)
     monkeypatch.chdir(root)
     return root
+
+
+def test_notebooks_of_a_run_open_after_its_model_left_the_parameters(project):
+    make_copies("local")
+    catalogue = project / "params" / "models.yaml"
+    catalogue.write_text(catalogue.read_text().replace("\nsmall:", "\nremoved:"))
+    with refuses(ParamsError, ParamsMessage.INVALID_PARAMS):
+        make_copies("local")
+    (project / "runs" / "local" / "run.yaml").write_text("run: local\nmodel: small\n")
+    copies = make_copies("local")
+    assert copies.folder == project / "runs" / "local" / "lab"
+    assert copies.problem and copies.problem in copies_text(copies)
+    with refuses(ParamsError, ParamsMessage.INVALID_PARAMS):
+        make_copies("local", set_words=["training.iterations=3"])
+
+
+def test_kernels_of_jupyterlab_encrypt_their_messages(tmp_path):
+    """Each kernel warned that it ran over TCP without encryption."""
+    from jupyter_client.manager import KernelManager
+    from traitlets.config.loader import KVArgParseConfigLoader
+
+    arguments = encryption_arguments()
+    if not arguments:
+        pytest.skip("the installed jupyter-client cannot encrypt")
+    manager = KernelManager(config=KVArgParseConfigLoader(arguments).load_config())
+    log = tmp_path / "log"
+    with log.open("wb") as stderr:
+        manager.start_kernel(stderr=stderr)
+        client = manager.blocking_client()
+        client.start_channels()
+        client.wait_for_ready(timeout=120)
+        client.stop_channels()
+        manager.shutdown_kernel()
+    assert "WARNING" not in log.read_text()
 
 
 def parameters(notebook: Path) -> dict[str, str]:

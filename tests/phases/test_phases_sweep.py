@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 
 from toy_run import open_run
 
 from runbook.phases.p05_analysis import phase as analysis
+from runbook.phases.phase_steps import VARIANTS
 from runbook.results.messages import ResultMessage
 from runbook.results.run_tables import NEVER_MEASURED, SAMPLES_PER_SECOND, TFLOPS_PER_DEVICE
 
 
-def measured_lines(open_phase, seconds):
+def measured_lines(open_phase, seconds, last=30):
     spec = open_phase.phase_plan
     return "".join(
         json.dumps(
@@ -26,7 +28,7 @@ def measured_lines(open_phase, seconds):
             }
         )
         + "\n"
-        for n in range(1, 31)
+        for n in range(1, last + 1)
     )
 
 
@@ -62,6 +64,25 @@ def test_runs_without_a_step_are_named_and_the_others_are_compared(runs, queue, 
     reason = ResultMessage.NO_WHOLE_RECORD.fill(path=empty, unread_lines=0)
     assert f"local--waiting is not compared: {reason}" in shown
     assert re.search(r"Results side by side\n.*local +local--longer +last / first", shown)
+
+
+def test_a_variant_that_is_half_done_is_not_called_ok(runs, queue, monkeypatch):
+    bound = open_run("04-training", runs=runs)
+    half = open_run("04-training", "as=half", runs=runs)
+    planned = half.phase_plan.duration.iterations
+    for open_phase, last in ((bound, planned), (half, planned // 2)):
+        path = open_phase.folder / "metrics.jsonl"
+        path.write_text(measured_lines(open_phase, 2.0, last))
+    monkeypatch.setattr(analysis, "variants_of", lambda run, project: [half.settings])
+    shown = repr(analysis.show_variants(bound))
+    progress = f"{planned // 2} of {planned} iterations"
+    unfinished = ResultMessage.NOT_FINISHED.fill(progress=progress)
+    rows = list(csv.DictReader((bound.folder / VARIANTS).read_text().splitlines()))
+    assert {row["run"]: row["verdict"] for row in rows} == {
+        "local": "ok",
+        "local--half": unfinished,
+    }
+    assert f"local--half: {unfinished}" in shown
 
 
 def test_every_variant_of_the_lumi_document_is_a_row(tmp_path):

@@ -58,6 +58,18 @@ def trainer(monkeypatch):
     return asked
 
 
+def test_weights_are_exported_after_their_model_left_the_parameters(folder, trainer, tmp_path):
+    path = folder / "run.yaml"
+    path.write_text(path.read_text().replace("\nmodel: ", "\nmodel: removed-"))
+    weights.export_weights(folder, tmp_path / "hf")
+    card = (tmp_path / "hf" / "README.md").read_text()
+    unknown = PhaseMessage.NOT_RECORDED.fill()
+    line = PhaseMessage.TEXT_OF_MODEL_CARD.fill(
+        title="corpus", text="corpus", weight=1.0, licence=unknown
+    )
+    assert line in card and "# local\n" in card
+
+
 def test_an_exported_folder_has_tokenizer_and_model_card_and_is_not_written_over(
     folder, trainer, tmp_path
 ):

@@ -184,6 +184,7 @@ def test_files_that_may_change_are_left_out(run_folder):
         "lock.json",
         "jobs/04-training-1/heartbeat",
         "data/cache/index.npy",
+        "replay/step-3/metrics.jsonl",
         "checkpoints/iter_1.part/model.pt",
     ):
         (run_folder / name).parent.mkdir(parents=True, exist_ok=True)

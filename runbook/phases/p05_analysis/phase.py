@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook import params
-from runbook.core.checks import judge
+from runbook.core.checks import counted, judge
 from runbook.core.errors import PlanError, RecordError
 from runbook.core.files import write_text
 from runbook.core.table import Table
@@ -33,8 +33,9 @@ from runbook.planning.choice import full_choice
 from runbook.planning.cost.step_inputs import peak_of
 from runbook.records.session import Session
 from runbook.results import gates, metrics, run_tables, wall_time
-from runbook.results.comparison import compare_runs, read_run
+from runbook.results.comparison import compare_runs, is_finished, read_run
 from runbook.results.figures import formulas, run_figures
+from runbook.results.messages import ResultMessage
 from runbook.results.slow_ranks import slow_ranks_table
 from runbook.runs import this_machine
 from runbook.runs.planned_run import PlannedRun
@@ -270,6 +271,12 @@ def show_variants(run: PlannedRun) -> View:
         return view
 
     view += [(run_figures.scaling_figure(scaling), "Speed by number of devices."), sourced(scaling)]
+    for fact in facts:
+        if not is_finished(fact):
+            planned = counted(fact.planned_iterations, "iteration")
+            progress = f"{fact.summary.last_iteration:,} of {planned}"
+            view.append(f"{fact.name}: {ResultMessage.NOT_FINISHED.fill(progress=progress)}")
+
     result = compare_runs(facts)
     losses = run_figures.comparison_figure({fact.name: fact.history for fact in facts})
     tables = (result.parameters, result.metrics, result.environment)
@@ -387,12 +394,16 @@ def _variant_row(settings: Settings, runs: Path) -> run_tables.ThroughputRow:
         plan = read_plan_file(folder)
         source = f"{name}/plan.json"
         speed = None
+        unfinished = ""
         spec = plan.phases[FULL]
         with contextlib.suppress(RecordError):  # The run has not completed a step yet.
             training = read_results(folder, plan, FULL)
             first = training.history.steps[0]
             last = training.history.steps[-1]
             speed = training.summary.samples_per_second
+            if last.iteration < spec.duration.iterations:
+                planned = counted(spec.duration.iterations, "iteration")
+                unfinished = f"{last.iteration:,} of {planned}"
             source = f"{name}/{training.history.source}:{first.line}-{last.line}"
 
         return row(
@@ -400,6 +411,7 @@ def _variant_row(settings: Settings, runs: Path) -> run_tables.ThroughputRow:
             spec.parallel,
             recompute=spec.recompute,
             samples_per_second=speed,
+            unfinished=unfinished,
             source=source,
         )
 

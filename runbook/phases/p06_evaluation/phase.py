@@ -11,13 +11,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from runbook import params
 from runbook.core.checks import Check, counted, judge
 from runbook.core.errors import RecordError
 from runbook.core.files import write_text
 from runbook.core.table import Row, Table
 from runbook.display import View, show_text
-from runbook.params import Settings
 from runbook.phases.finished_training import (
     finished_check,
     refuse_running_training,
@@ -26,7 +24,7 @@ from runbook.phases.finished_training import (
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import binder
 from runbook.phases.phase_end import end_notebook
-from runbook.phases.phase_steps import BUILT_IN, MEASURING, phase_end_work
+from runbook.phases.phase_steps import BUILT_IN, MEASURING, measuring_step, phase_end_work
 from runbook.phases.recorded_checks import record_checks
 from runbook.phases.steps import PhaseStep, run_only, step
 from runbook.phases.trained_model import ask_trainer
@@ -52,7 +50,7 @@ from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_folder import hold_run
 from runbook.runs.step import StepOfRun
 from runbook.tokens.indexed_files import IndexedReader
-from runbook.tokens.tokenizer import load_tokenizer
+from runbook.tokens.tokenizer import Tokenizer, load_tokenizer
 
 PHASE = EVALUATION
 END = phase_end_work(PHASE)
@@ -92,11 +90,41 @@ def minimal_pairs(count: int = PAIRS_EACH) -> Iterator[tuple[str, str, str]]:
                 yield name, right, wrong
 
 
-def held_out_texts(folder: Path, settings: Settings, plan: Plan) -> Iterator[Text]:
+@dataclass(frozen=True)
+class ScoredRun:
+    """A run whose weights are scored, known only from the files in its folder."""
+
+    folder: Path
+    plan: Plan
+    tokenizer_name: str
+    """`gpt2`, or the path of the tokenizer."""
+    framework: str
+    """The program that wrote the weights."""
+
+
+def read_scored_run(folder: Path) -> ScoredRun:
+    """Return the run in a folder. Its model, dataset or site may have left params/."""
+    return ScoredRun(
+        folder,
+        run_files.read_plan_file(folder),
+        run_files.tokenizer_of(folder),
+        str(run_files.recorded_value(folder, "training.framework")),
+    )
+
+
+def scored_run_of(run: PlannedRun) -> ScoredRun:
+    """Return the run that a notebook has opened."""
+    settings = run.settings
+    framework = settings.run.training.framework
+    return ScoredRun(run.folder, run.plan, settings.tokenizer, framework)
+
+
+def held_out_texts(run: ScoredRun) -> Iterator[Text]:
     """Yield the first held-out documents from each source, in pieces of one sequence or less."""
+    plan = run.plan
     if plan.data.mock:
         return
-    tokenizer = load_tokenizer(settings.tokenizer)
+    tokenizer = load_tokenizer(run.tokenizer_name)
     phase_plan = plan.phases[FULL]
     end = phase_plan.sampling.end_of_document
     length = phase_plan.model.shape.sequence_length
@@ -104,7 +132,7 @@ def held_out_texts(folder: Path, settings: Settings, plan: Plan) -> Iterator[Tex
     for part in parts:
         tokens_left = HELD_OUT_TOKENS // len(parts)
         prefixes = part.validation if plan.data.held_out else part.train
-        for document in _held_out_documents(folder, plan, prefixes):
+        for document in _held_out_documents(run.folder, plan, prefixes):
             # Take one more token than is scored, because the next sequence needs it as context.
             ids = []
             for token in document[: tokens_left + 1]:
@@ -150,11 +178,12 @@ def _held_out_range(plan: Plan, num_sequences: int) -> range:
     return range(first, last)
 
 
-def score_built_in(folder: Path, settings: Settings, plan: Plan) -> list[Row]:
+def score_built_in(run: ScoredRun) -> list[Row]:
     """Score the built-in set: minimal pairs, and bits per byte on held-out text by source."""
-    phase_plan = plan.phases[FULL]
-    texts = [*held_out_texts(folder, settings, plan), *_sentences_of_pairs(settings, phase_plan)]
-    resumed = events_named(read_events(folder / phase_plan.log.events, FULL), "resumed")
+    phase_plan = run.plan.phases[FULL]
+    tokenizer = load_tokenizer(run.tokenizer_name)
+    texts = [*held_out_texts(run), *_sentences_of_pairs(tokenizer, phase_plan)]
+    resumed = events_named(read_events(run.folder / phase_plan.log.events, FULL), "resumed")
     # Imported weights were not initialized at random, so there are no initial weights to compare
     # with.
     is_imported = any(event.iteration == 0 for event in resumed)
@@ -164,7 +193,7 @@ def score_built_in(folder: Path, settings: Settings, plan: Plan) -> list[Row]:
     request = {"weights": weights, "pairs": [(text.context, text.ids) for text in texts]}
     reply = ask_trainer(
         "score",
-        folder,
+        run.folder,
         FULL,
         request,
         num_processes(phase_plan),
@@ -196,9 +225,8 @@ def score_built_in(folder: Path, settings: Settings, plan: Plan) -> list[Row]:
     return rows
 
 
-def _sentences_of_pairs(settings: Settings, phase_plan: PhasePlan) -> Iterator[Text]:
+def _sentences_of_pairs(tokenizer: Tokenizer, phase_plan: PhasePlan) -> Iterator[Text]:
     """Yield both sentences in each minimal pair, the correct one first."""
-    tokenizer = load_tokenizer(settings.tokenizer)
     end = phase_plan.sampling.end_of_document
     for phenomenon, *sentences in minimal_pairs():
         for sentence in sentences:
@@ -275,23 +303,21 @@ def measure(run: PlannedRun) -> None:
     Do this once per training run.
     """
     is_here = run.settings.site.scheduler == "local"
-    show_text(measure_built_in(run, is_here=is_here))
+    show_text(measure_built_in(scored_run_of(run), is_here=is_here))
 
 
-def measure_built_in(run: PlannedRun, *, is_here: bool = True) -> str:
+def measure_built_in(run: ScoredRun, *, is_here: bool = True) -> str:
     """Score the built-in set on this machine unless that is already done.
 
     Return a sentence that describes the result.
     """
-    settings = run.settings
-    framework = settings.run.training.framework
-    if framework != OURS:
+    if run.framework != OURS:
         return (
-            f"Nothing is scored, because the weights were written by {framework}, and only "
+            f"Nothing is scored, because the weights were written by {run.framework}, and only "
             "weights of our own trainer can be read."
         )
 
-    measuring = MEASURING.of(run)
+    measuring = measuring_step(run.folder, run.plan)
     missing = measuring.why_not_done()
     if not missing:
         return f"{BUILT_IN}: done, verified."
@@ -304,11 +330,11 @@ def measure_built_in(run: PlannedRun, *, is_here: bool = True) -> str:
 
     if reason:
         return (
-            f"Nothing is measured here, because {reason}. Call `runbook evaluate {settings.name}` "
+            f"Nothing is measured here, because {reason}. Call `runbook evaluate {run.folder.name}` "
             "on a compute node, then run this again."
         )
 
-    scores = score_built_in(run.folder, settings, run.plan)
+    scores = score_built_in(run)
     path = run.folder / BUILT_IN
     write_text(path, "".join(json.dumps(row) + "\n" for row in scores))
     measuring.mark_done()
@@ -329,10 +355,9 @@ def _remove_old_scores(measuring: StepOfRun) -> None:
 
 def evaluate(folder: Path) -> Table:
     """Compute missing scores for the newest checkpoint, and return all scores."""
-    settings = params.load(str(folder / "run.yaml"))
-    plan = run_files.read_plan_file(folder)
+    run = read_scored_run(folder)
     with hold_run(folder, "evaluating"):
-        done = measure_built_in(PlannedRun(settings, plan, folder))
+        done = measure_built_in(run)
     return Table(read_scores(folder), f"Scores of {folder.name}", (done,))
 
 

@@ -15,20 +15,17 @@ from typing import Any
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 
-from runbook import params
 from runbook.core.checks import counted
 from runbook.core.errors import DataError, ParamsError
 from runbook.core.files import read_lines, write_text
 from runbook.core.table import Row, Table
-from runbook.phases.p06_evaluation.phase import PHASE
-from runbook.phases.phase_steps import phase_step
+from runbook.phases.phase_steps import measuring_step
 from runbook.plan_file.checkpoint_folder import newest_checkpoint
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.messages import PlanningMessage
 from runbook.records.manifest import note_files
 from runbook.runs import run_files
-from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_folder import hold_run
 from runbook.tools.evaluate.messages import EvaluationMessage
 from runbook.tools.evaluate.trainer_model import TrainerModel
@@ -123,7 +120,6 @@ def score(run_folder: Path, request: Wish) -> Table:
 
     If a task fails, nothing is written.
     """
-    settings = params.load(str(run_folder / "run.yaml"))
     plan = run_files.read_plan_file(run_folder)
     spec = plan.phases[FULL]
     manager = _task_manager(request.folder)
@@ -131,9 +127,7 @@ def score(run_folder: Path, request: Wish) -> Table:
     newest = newest_checkpoint(run_folder / spec.checkpoint.folder)
     checkpoint = newest.name if newest else ""
     # While training is under way, the name distinguishes its checkpoints.
-    training = (
-        f"{phase_step(PlannedRun(settings, plan, run_folder), PHASE).fingerprint} {checkpoint}"
-    )
+    training = f"{measuring_step(run_folder, plan).fingerprint} {checkpoint}"
     about: Row = {
         "harness": version("lm_eval"),
         "limit": request.limit,
@@ -152,7 +146,7 @@ def score(run_folder: Path, request: Wish) -> Table:
         with hold_run(run_folder, "evaluating"):
             _require_data(manager, missing)
             if request.exported is None:
-                model = TrainerModel(run_folder, spec, settings.tokenizer)
+                model = TrainerModel(run_folder, spec, run_files.tokenizer_of(run_folder))
             else:
                 model = None
 
