@@ -72,6 +72,7 @@ _WORDS = {
     ),
     "flash": {**_YES_OR_NO, "2": "yes", "3": "yes"},
     "cuda_graphs": {**_YES_OR_NO, "none": "no", "full": "yes"},
+    "overlap_tensor": _YES_OR_NO,
     "fp8_recipe": _as_they_are(*_FP8_RECIPES),
 }
 """The words that each optional column accepts, and their meanings."""
@@ -239,6 +240,7 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
     # Cells with words are read first, because `unknown` lists them in this order.
     flash = row.word("flash")
     cuda_graphs = row.word("cuda_graphs")
+    overlap_tensor = row.word("overlap_tensor")
     fp8_recipe = row.word("fp8_recipe")
     network = row.gbit_s("network")
     devices_per_node = row.size("devices_per_node") or _devices_of_node(context)
@@ -271,7 +273,7 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
         flash=flash == "yes" if flash else has_flash(context, row.text("date")),
         code=row.word("code") or code(context),
         interleaves=has_interleaving(context),
-        overlaps_tensor=overlaps_tensor(context),
+        overlaps_tensor=(overlap_tensor == "yes" if overlap_tensor else overlaps_tensor(context)),
         half_sums=has_half_sums(context, row.text("precision")),
         first_sharding="fsdp" in context and "2000" < row.text("date") < "2024",
         has_ddp_buckets=has_ddp_buckets(context),
@@ -545,9 +547,17 @@ def is_other_program(software: str) -> bool:
 
 
 def code(text: str) -> str:
-    """Return how far a program fuses layers: unfused, eager, fused or tuned."""
-    if "eager" in text:
+    """Return how far a program fuses layers: unfused, eager, fused or tuned.
+
+    A compiler fuses the layers of any program.
+
+    >>> [code(text) for text in ("fsdp, not compiled", "hugging face, torch.compile")]
+    ['eager', 'fused']
+    """
+    if re.search(r"eager|not compiled", text):
         return "eager"
+    if re.search(r"hugging ?face.*torch\.compile", text):
+        return "fused"
     if re.search(r"(?<!bigscience megatron-)deepspeed|gpt-neox|hugging ?face", text):
         return "unfused"
     return "tuned" if re.search(_TUNED_SOFTWARE, text) else "fused"
