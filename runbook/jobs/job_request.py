@@ -1,8 +1,8 @@
 """What jobs request from a queue, including array jobs, and the queue limits."""
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from runbook.core.units import show_duration
 from runbook.jobs import job_folder
@@ -54,6 +54,15 @@ class UnusableNodes:
 
 
 @dataclass(frozen=True)
+class NodeCores:
+    """The cores of a node, as its queue counts them."""
+
+    cores: int
+    threads: int = 1
+    """Hyper-threads per core. A job may request each of them as a CPU."""
+
+
+@dataclass(frozen=True)
 class Reservation:
     """Nodes reserved for certain users, or for maintenance, for a period of time."""
 
@@ -62,6 +71,46 @@ class Reservation:
     """Unix time, in seconds."""
     end: float
     nodes: tuple[str, ...]
+    flags: frozenset[str] = frozenset()
+    """Such as MAINT, FLEX or MAGNETIC."""
+    users: tuple[str, ...] = ()
+    """The users who may use it; empty if any user may. A name after `-` may not."""
+    accounts: tuple[str, ...] = ()
+    """The accounts that may use it, written like the users."""
+    num_cores: int = 0
+    """Number of reserved cores on all nodes together; 0 if the queue does not state it."""
+    cores_of: Mapping[str, int] = field(default_factory=dict)
+    """Number of reserved cores on each node, if the queue lists them."""
+
+    @property
+    def is_flexible(self) -> bool:
+        """Whether its jobs may also use other nodes, and may start earlier."""
+        return "FLEX" in self.flags
+
+    def attracts(self, user: str, account: str) -> bool:
+        """Whether a job of this user may run there without naming the reservation."""
+        is_admitted = _admits(self.users, user) and _admits(self.accounts, account)
+        return "MAGNETIC" in self.flags and is_admitted and bool(self.users or self.accounts)
+
+    def cores_on(self, node: str, cores: int) -> int:
+        """Return the most cores that it may take from a node with so many cores."""
+        if node not in self.nodes:
+            return 0
+        if self.cores_of:
+            return self.cores_of.get(node, 0)
+        return min(cores, self.num_cores or cores)
+
+
+def _admits(names: Sequence[str], name: str) -> bool:
+    """Return whether a list of names, or of excluded names, admits a name.
+
+    >>> _admits(["me"], "me"), _admits(["-you"], "me"), _admits(["you"], "me"), _admits([], "me")
+    (True, True, False, True)
+    """
+    if f"-{name}" in names:
+        return False
+    allowed = [each for each in names if not each.startswith("-")]
+    return not allowed or name in allowed
 
 
 @dataclass(frozen=True)
@@ -89,6 +138,8 @@ class QueueLimits:
     """MiB on each node for a job that requests no memory; 0 if the partition states no default."""
     default_core_memory: int = 0
     """MiB for each core of such a job."""
+    gives_whole_nodes: bool = False
+    """Whether each job gets its nodes alone."""
     words: str = ""
     """The line about this partition, as the queue printed it."""
     kinds: tuple[tuple[NodeKind, int], ...] = ()

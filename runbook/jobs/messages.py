@@ -84,8 +84,8 @@ class JobMessage(Message):
         "and '_', and do not start with a digit."
     )
     NOT_IN_QUEUE_YET = (
-        "{lost} The queue has no job with the token {token} yet. Submit again: if the job appears "
-        "late, its token identifies it, and no second job is submitted."
+        "{lost} The queue has no job with the token {token} yet. Submit again in {wait}: if the job "
+        "appears late, its token identifies it, and no second job is submitted."
     )
     NOT_RUNNING = "{folder} is {state} ({reason}); only a running job can be stopped."
     NOT_UTF8 = "{text!r} is not text that can be written as UTF-8: {reason}. Change the value."
@@ -147,6 +147,11 @@ class JobMessage(Message):
     QUEUED_AGAIN = "queued again after: {reason}"
     QUEUES_UNKNOWN = "{speaker} does not list its {queue_word}s, so nothing was submitted."
     QUEUE_SAYS = "{problem} (the queue reports: {words})"
+    QUEUE_FULL = (
+        "{name} holds as many jobs as it may, of all users (MaxJobCount in slurm.conf). Submit again "
+        "later, or ask the operators. {lost}"
+    )
+    QUEUE_NOT_REACHED = "{speaker} could not be reached; nothing was submitted. {last_words}"
     QUEUE_SILENT = "{speaker} does not answer."
     QUEUE_WITHOUT_QOS = (
         "jobs.<phase>.qos={qos}: {queue} has no quality of service. Leave it empty, and name the "
@@ -178,6 +183,10 @@ class JobMessage(Message):
         "began"
     )
     SUBMISSION_INTERRUPTED = "the submission was interrupted; the job never began"
+    SUBMISSION_MAY_BE_LATE = (
+        "The submission of {folder} {age} ago was not answered. Its job may still appear in the "
+        "queue. Submit again in {wait}."
+    )
     SUBMISSION_UNKNOWN = (
         "{lost} It is unknown whether the job is in the queue: {silent} Submit again later: a job "
         "that is already in the queue is identified by its token and not submitted twice."

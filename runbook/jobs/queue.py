@@ -41,6 +41,15 @@ ANSWER_SECONDS = 30.0
 Slurm clients give up earlier (MessageTimeout, 10 s).
 """
 
+RETRY_SECONDS = (1.0, 4.0)
+"""Seconds before each further attempt, if a queue is too busy to answer or is being restarted."""
+
+LATE_SECONDS = 180.0
+"""How long after an unanswered submission its job may still appear in the queue, in seconds.
+
+sbatch itself gives up after 120 s at the latest (15 retries, each a second later than the last).
+"""
+
 
 class QueueSilentError(JobError):
     """The queue did not answer."""
@@ -48,6 +57,14 @@ class QueueSilentError(JobError):
 
 class LostAnswerError(JobError):
     """A submission was not answered, so it is unknown whether the job is in the queue."""
+
+
+class UnknownSubmissionError(JobError):
+    """The queue did not tell later either whether it has a job whose submission was not answered."""
+
+
+class NotReachedError(JobError):
+    """A submission did not reach the queue, so the job is not in it."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +111,12 @@ class Queue(ABC):
     broken_off: tuple[str, ...]
     """Phrases printed by a failed submission after which the job may be in the queue anyway.
 
-    Messages about a failed connection are not included.
+    A query with such an answer is repeated. Messages about a failed connection are not included.
     """
+    unreached: tuple[str, ...] = ()
+    """Phrases printed by a command that could not connect to the queue."""
+    full: tuple[str, ...] = ()
+    """Phrases printed by a submission that waits because the queue holds too many jobs."""
 
     def refuse(self, script: str) -> None:
         """Raise `JobError` if a script requests more than the queue allows at present."""
@@ -124,7 +145,7 @@ class Queue(ABC):
 
         The job starts once the jobs in `after` have succeeded, or once the job `follows` has ended,
         however it ended. Raise `LostAnswerError` if it is unknown whether the queue accepted the
-        job, and `JobError` if the queue refused it.
+        job, `NotReachedError` if it could not be asked, and `JobError` if it refused the job.
         """
         argv, env = self.submission(token, after, follows)
         env |= dict.fromkeys(self.overriding_variables(folder.script.read_text(), os.environ))
@@ -147,7 +168,10 @@ class Queue(ABC):
         is_broken_off = any(sign in ended.err for sign in self.broken_off)
         if not ended.exit_code or is_broken_off:
             raise LostAnswerError(JobMessage.NO_JOB_ID, program=argv[0], last_words=last_words)
-
+        if any(sign in ended.err for sign in self.unreached):
+            raise NotReachedError(
+                JobMessage.QUEUE_NOT_REACHED, speaker=self.speaker, last_words=last_words
+            )
         raise JobError(
             JobMessage.JOB_REFUSED, name=self.name, folder=folder.path, last_words=last_words
         )
@@ -175,11 +199,16 @@ class Queue(ABC):
         """Run one of the queue commands, and return its output.
 
         Raise `error` if the command fails, unless its stderr contains one of the texts in `accept`.
+        The command changes nothing if it runs twice: it is repeated if the queue was too busy.
         """
-        try:
-            ended = shell.run(argv, timeout=ANSWER_SECONDS, env=self.environment, check=False)
-        except ProgramError as silent:
-            raise QueueSilentError(str(silent)) from silent
+        ended = self.run_once(*argv)
+        passing_signs = (*self.broken_off, *self.unreached)
+        for seconds in RETRY_SECONDS:
+            is_passing = any(sign in ended.err for sign in passing_signs)
+            if not ended.exit_code or not is_passing:
+                break
+            time.sleep(seconds)
+            ended = self.run_once(*argv)
 
         is_accepted = any(sign in ended.err for sign in accept)
         if ended.exit_code and not is_accepted:
@@ -187,6 +216,13 @@ class Queue(ABC):
             raise error(f"{summary} {self._last_words(ended)}")
 
         return ended.out
+
+    def run_once(self, *argv: str) -> shell.Finished:
+        """Run one of the queue commands. Raise `QueueSilentError` if it does not end in time."""
+        try:
+            return shell.run(argv, timeout=ANSWER_SECONDS, env=self.environment, check=False)
+        except ProgramError as silent:
+            raise QueueSilentError(str(silent)) from silent
 
     def end(self, job: str) -> None:
         """Remove a waiting job from the queue, or end a running job and all its processes.
@@ -361,7 +397,7 @@ class QueueScheduler(Scheduler):
         numbers = [record.queue_id]
         self._write_chain(folder, numbers)
         for number_in_chain in range(2, count + 2):
-            number = self.queue.submit(folder, f"{record.token}-{number_in_chain}", [], numbers[-1])
+            number = self._submit(folder, f"{record.token}-{number_in_chain}", [], numbers[-1])
             numbers.append(number)
             self._write_chain(folder, numbers)
 
@@ -488,9 +524,9 @@ class QueueScheduler(Scheduler):
         # Write the record first, so that the job can always be found later.
         record.write(folder)
         try:
-            number = self.queue.submit(folder, token, dependencies)
-        except LostAnswerError as lost:
-            number = self._find_lost_job(folder, token, lost)
+            number = self._submit(folder, token, dependencies)
+        except UnknownSubmissionError:
+            raise
         except JobError:
             folder.record.unlink()
             raise
@@ -498,6 +534,34 @@ class QueueScheduler(Scheduler):
         job_id = self._id(number)
         replace(record, job_id=job_id, queue_id=number).write(folder)
         return job_id
+
+    def _submit(
+        self,
+        folder: JobFolder,
+        token: str,
+        after: Sequence[str],
+        follows: str = "",
+    ) -> str:
+        """Submit a job, again if the queue could not be reached, and return its queue id.
+
+        Before each further attempt, the queue must answer that it has no job with this token.
+        """
+        others = [follows] if follows else []
+        unreached: NotReachedError | None = None
+        for seconds in (0.0, *RETRY_SECONDS):
+            time.sleep(seconds)
+            try:
+                found = self.queue.find(folder, token) if unreached is not None else None
+                return found or self.queue.submit(folder, token, after, *others)
+            except LostAnswerError as lost:
+                return self._find_lost_job(folder, token, lost)
+            except NotReachedError as error:
+                unreached = error
+            except QueueSilentError:
+                continue
+
+        assert unreached is not None
+        raise unreached
 
     def _find_lost_job(
         self,
@@ -507,23 +571,38 @@ class QueueScheduler(Scheduler):
     ) -> str:
         """Find the queue id for a job whose submission was not answered.
 
-        Raise `JobError` if the queue does not answer, or does not have the job (yet).
+        A busy queue may list the job a few seconds later. Raise `UnknownSubmissionError` if the
+        queue does not answer, or does not have the job (yet).
         """
-        try:
-            number = self.queue.find(folder, token)
-        except QueueSilentError as silent:
-            raise JobError(JobMessage.SUBMISSION_UNKNOWN, lost=lost, silent=silent) from lost
+        for seconds in (0.0, *RETRY_SECONDS):
+            time.sleep(seconds)
+            try:
+                number = self.queue.find(folder, token)
+            except QueueSilentError as silent:
+                raise UnknownSubmissionError(
+                    JobMessage.SUBMISSION_UNKNOWN, lost=lost, silent=silent
+                ) from lost
 
-        if number is None:
-            raise JobError(JobMessage.NOT_IN_QUEUE_YET, lost=lost, token=token) from lost
+            if number is not None:
+                return number
 
-        return number
+        if any(sign in str(lost) for sign in self.queue.full):
+            raise UnknownSubmissionError(
+                JobMessage.QUEUE_FULL, name=self.queue.name, lost=lost
+            ) from lost
+        raise UnknownSubmissionError(
+            JobMessage.NOT_IN_QUEUE_YET,
+            lost=lost,
+            token=token,
+            wait=show_duration(LATE_SECONDS),
+        ) from lost
 
     def _existing_job(self, folder: JobFolder) -> JobStatus | None:
         record = job_folder.read_record(folder)
         # Raises an error if the queue does not answer
         number = self._number(folder)
         if not number:  # The queue never accepted the job.
+            _refuse_while_late(folder, record)
             folder.record.unlink()
             return None
 
@@ -668,6 +747,23 @@ class QueueScheduler(Scheduler):
         reason: str,
     ) -> JobStatus:
         return job_folder.status_by_files(folder, self._id(number) if number else "", state, reason)
+
+
+def _refuse_while_late(folder: JobFolder, record: JobRecord | None) -> None:
+    """Raise `JobError` if an unanswered submission is so recent that its job may still appear.
+
+    A controller that is too busy to answer may accept the job after sbatch has given up.
+    """
+    if record is None:
+        return
+    age_seconds = time.time() - record.submitted
+    if 0 <= age_seconds < LATE_SECONDS:
+        raise JobError(
+            JobMessage.SUBMISSION_MAY_BE_LATE,
+            folder=folder.path,
+            age=show_duration(age_seconds),
+            wait=show_duration(LATE_SECONDS - age_seconds),
+        )
 
 
 def _unfinished_elements(folder: JobFolder) -> list[str]:

@@ -8,14 +8,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from runbook.core import shell
 from runbook.core.errors import JobError
 from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.units import clock_seconds
 from runbook.jobs.job_folder import WORST_FIRST, JobFolder, JobState
-from runbook.jobs.job_request import QueueLimits, Reservation, UnusableNodes, whole_number
+from runbook.jobs.job_request import (
+    NodeCores,
+    QueueLimits,
+    Reservation,
+    UnusableNodes,
+    whole_number,
+)
 from runbook.jobs.messages import JobMessage
 from runbook.jobs.queue import Queue, QueueJob, QueueSilentError
 from runbook.jobs.script_directives import directives_of
+from runbook.plan_file.node_lists import expand_names
 
 SQUEUE_COLUMNS = ("job", "word", "token", "partition", "nodes", "reason")
 """Columns printed by `_SQUEUE`, as fields of a `QueueJob`.
@@ -162,6 +170,7 @@ def _partition(line: str) -> QueueLimits:
         jobs_per_core=jobs_per_core(values.get("OverSubscribe", "")),
         default_node_memory=whole_number(values.get("DefMemPerNode", "")),
         default_core_memory=whole_number(values.get("DefMemPerCPU", "")),
+        gives_whole_nodes=values.get("OverSubscribe", "").startswith("EXCLUSIVE"),
         words=" ".join(limits_shown),
     )
 
@@ -229,7 +238,11 @@ class Slurm(Queue):
         "Transport endpoint",
         "Connection reset",
         "Unexpected message",
+        # sbatch prints this if the controller's answer has no error code
+        "Unspecified error",
     )
+    unreached = ("Unable to contact slurm controller",)
+    full = ("temporarily unable to accept job", "job queue full")
     no_history = ("accounting storage is disabled",)
 
     def parse_limits(self, text: str) -> list[QueueLimits]:
@@ -371,7 +384,7 @@ class Slurm(Queue):
 
         It is started from here, so it works even if the first node cannot reach the other node.
         """
-        return self.answer(
+        ended = self.run_once(
             "srun",
             "--overlap",
             f"--jobid={job}",
@@ -380,6 +393,9 @@ class Slurm(Queue):
             f"--nodelist={node}",
             *argv,
         )
+        if ended.exit_code:
+            raise QueueSilentError(shell.last_lines(ended.err, 6))
+        return ended.out
 
     def is_leaving(self, job: str) -> bool:
         """Return whether job nodes still run the last steps or the site epilog."""
@@ -407,12 +423,13 @@ class Slurm(Queue):
         """Return the nodes reserved now or later."""
         return parse_reservations(self.answer("scontrol", "--oneliner", "show", "reservation"))
 
-    def node_names(self, partition: str) -> set[str]:
-        """Return the names of all nodes in a partition."""
+    def node_cores(self, partition: str) -> dict[str, NodeCores]:
+        """Return the cores of each node in a partition."""
         text = self.answer(
-            "sinfo", "--noheader", f"--partition={partition}", "--Node", "--format=%N"
+            *("sinfo", "--noheader", f"--partition={partition}", "--Node"),
+            "--format=%N|%X|%Y|%Z",
         )
-        return set(text.split())
+        return parse_node_cores(text)
 
 
 def parse_configuration(text: str) -> dict[str, str]:
@@ -444,10 +461,50 @@ def parse_reservations(text: str) -> list[Reservation]:
         end = _seconds_of(values.get("EndTime", ""))
         if "ReservationName" not in values or start is None or end is None:
             continue
-        nodes = tuple(expand_names(values.get("Nodes", "")))
-        reservations.append(Reservation(values["ReservationName"], start, end, nodes))
+        reservation = Reservation(
+            name=values["ReservationName"],
+            start=start,
+            end=end,
+            nodes=tuple(expand_names(values.get("Nodes", ""))),
+            flags=frozenset(values.get("Flags", "").split(",")),
+            users=_names(values.get("Users", "")),
+            accounts=_names(values.get("Accounts", "")),
+            num_cores=whole_number(values.get("CoreCnt", "")),
+            cores_of=_reserved_cores(line),
+        )
+        reservations.append(reservation)
 
     return reservations
+
+
+def _reserved_cores(line: str) -> dict[str, int]:
+    """Return how many cores of each node a reservation has, if it lists them.
+
+    >>> _reserved_cores("Nodes=n[1-2] CoreCnt=4 NodeName=n1 CoreIDs=0-1,7 NodeName=n2 CoreIDs=3")
+    {'n1': 3, 'n2': 1}
+    """
+    counts = {}
+    for name, identifiers in re.findall(r"NodeName=(\S+) CoreIDs=(\S+)", line):
+        counts[name] = len(expand_names(f"[{identifiers}]"))
+
+    return counts
+
+
+def parse_node_cores(text: str) -> dict[str, NodeCores]:
+    r"""Parse the output of `sinfo --Node --format=%N|%X|%Y|%Z`: sockets, cores of each, threads.
+
+    >>> parse_node_cores("n1|2|16|2\nn2|1|8+|1\n")
+    {'n1': NodeCores(cores=32, threads=2), 'n2': NodeCores(cores=8, threads=1)}
+    """
+    nodes = {}
+    for line in text.splitlines():
+        fields = line.split("|")
+        if len(fields) != 4:
+            continue
+        sockets, cores, threads = (whole_number(field.strip()) for field in fields[1:])
+        nodes[fields[0].strip()] = NodeCores(sockets * cores, max(1, threads))
+
+    return nodes
 
 
 def _seconds_of(text: str) -> float | None:
@@ -456,51 +513,6 @@ def _seconds_of(text: str) -> float | None:
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
     except ValueError:
         return None
-
-
-def expand_names(text: str) -> list[str]:
-    """Expand names in Slurm's short notation, which keeps leading zeros.
-
-    A name that is not in this notation is returned as it is.
-
-    >>> expand_names("n[1-2,08-10],gpu3"), expand_names("(null)")
-    (['n1', 'n2', 'n08', 'n09', 'n10', 'gpu3'], [])
-    >>> expand_names("n[a-c],x[1-2,m[3"), expand_names("n[9-7]")
-    (['n[a-c]', 'x[1-2,m[3'], ['n[9-7]'])
-    """
-    names: list[str] = []
-    for entry in re.findall(r"[^,\[]+(?:\[[^\]]*(?:\]|$)[^,\[]*)*", text):
-        prefix, _, after = entry.partition("[")
-        ranges, _, suffix = after.partition("]")
-        if not _is_range_list(entry):
-            names += [] if entry in _NOTHING else [entry]
-            continue
-        for part in ranges.split(","):
-            first, _, last = part.partition("-")
-            numbers = range(int(first), int(last or first) + 1)
-            for number in numbers:
-                names += expand_names(f"{prefix}{number:0{len(first)}d}{suffix}")
-
-    return names
-
-
-_RANGES = re.compile(r"\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*")
-MOST_NODES_IN_RANGE = 1_000_000
-"""Larger than any cluster. A longer range is a mistake that would fill the memory."""
-
-
-def _is_range_list(entry: str) -> bool:
-    """Return whether the first bracket of a name contains numbers and rising ranges of numbers."""
-    _, _, after = entry.partition("[")
-    ranges, bracket, _ = after.partition("]")
-    if not bracket or not _RANGES.fullmatch(ranges):
-        return False
-    for part in ranges.split(","):
-        first, _, last = part.partition("-")
-        if not 0 <= int(last or first) - int(first) < MOST_NODES_IN_RANGE:
-            return False
-
-    return True
 
 
 def parse_unusable_nodes(text: str) -> list[UnusableNodes]:

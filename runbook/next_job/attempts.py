@@ -13,6 +13,7 @@ from typing import Any
 from runbook.next_job.decisions import Attempt, error_signature
 from runbook.next_job.messages import NextJobMessage
 from runbook.plan_file.job_ends import WILL_REPEAT, EndCause, JobEnd, JobState
+from runbook.plan_file.node_lists import expand_names
 from runbook.results.failures import kinds
 from runbook.results.failures.finder import Failure, find_cause, find_failures
 from runbook.results.failures.rule import FailureKind, Level, NextStep
@@ -286,8 +287,10 @@ def blamed_nodes(failure: Failure, nodes: Sequence[str]) -> tuple[str, ...]:
 def nodes_called(host: str, nodes: Sequence[str]) -> tuple[str, ...]:
     """Return the nodes in a job that a host name refers to, with or without its domain.
 
-    >>> nodes_called("n3.cluster", ["n2", "n3"])
-    ('n3',)
+    srun names several nodes in one list.
+
+    >>> nodes_called("n3.cluster", ["n2", "n3"]), nodes_called("n[1-2]", ["n1", "n2", "n3"])
+    (('n3',), ('n1', 'n2'))
     """
-    short_name = host.partition(".")[0]
-    return tuple(node for node in nodes if short_name and node.partition(".")[0] == short_name)
+    short_names = {name.partition(".")[0] for name in expand_names(host)}
+    return tuple(node for node in nodes if node.partition(".")[0] in short_names)

@@ -14,12 +14,15 @@ from runbook.next_job.attempts import JobEvent, json_lines, nodes_called, split_
 from runbook.next_job.decisions import Attempt
 from runbook.next_job.job_files import JobFiles, read_or_empty
 from runbook.next_job.stage_nodes import RankPlaces
+from runbook.plan_file.node_lists import expand_names
 
 KILLED_TASKS = re.compile(
     r"srun: error: (\S+): tasks? \S+: (?:Killed|Bus error|Segmentation fault|Out Of Memory)"
 )
 ENDED_TASKS = re.compile(r"srun: error: (\S+): tasks? \S+: ")
-"""The line in which srun names a node whose tasks have ended."""
+"""The line in which srun names nodes whose tasks have ended."""
+NAMES = re.compile(r"[\w.-]+(?:\[[\d,-]+\][\w.-]*)*")
+"""Names in a sentence, with the brackets of Slurm's lists."""
 
 
 def nodes_to_replace(files: JobFiles, attempt: Attempt, stages: int, spares: int) -> list[str]:
@@ -41,8 +44,7 @@ def suspect_nodes(files: JobFiles, attempt: Attempt) -> list[str]:
     """Return the nodes to which the classifier, the watchdog, the starter or a killed rank points."""
     nodes = files.nodes()
     named = list(attempt.bad_nodes)
-    evidence_words = re.split(r"[^\w.-]+", attempt.evidence)
-    for word in evidence_words:
+    for word in NAMES.findall(attempt.evidence):
         named += nodes_called(word.rstrip("."), nodes)
     killed = read_or_empty(files.folder / "rank-signal").split()
     if killed and killed[0].isdigit() and nodes:
@@ -96,11 +98,13 @@ def killed_nodes(log_lines: Sequence[str]) -> list[str]:
 
     >>> killed_nodes(["srun: error: n2: tasks 8-15: Killed", "srun: error: n1: task 0: Terminated"])
     ['n2']
+    >>> killed_nodes(["srun: error: n[3-4]: tasks 2-3: Killed"])
+    ['n3', 'n4']
     """
     nodes = []
     for line in log_lines:
         killed = KILLED_TASKS.match(line)
         if killed:
-            nodes.append(killed[1])
+            nodes += expand_names(killed[1])
 
     return nodes

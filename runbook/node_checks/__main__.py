@@ -82,6 +82,7 @@ def _ask_host(rung: Rung, folders: list[Path], token: str) -> None:
     rung.ask("interfaces", networks.look_at_interfaces, LOCAL_SECONDS)
     rung.ask("names", networks.look_at_names, FOLDER_SECONDS)
     rung.ask("caches", caches.look_at_caches, FOLDER_SECONDS)
+    rung.ask("stores", caches.look_at_stores, FOLDER_SECONDS)
     rung.ask("named files", look_at_named_files, LOCAL_SECONDS)
     rung.ask("opening files", look_at_opening_files, FOLDER_SECONDS)
     ask_facts(rung, folders)

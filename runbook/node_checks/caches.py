@@ -1,4 +1,4 @@
-"""Finds the caches for compiled kernels, and determines whether they are on a local disk."""
+"""Finds the caches for compiled kernels and for downloads, and whether files can be written there."""
 
 import contextlib
 import itertools
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from runbook.node_checks.answers import Facts
 from runbook.node_checks.mounts import mount_of
-from runbook.node_checks.written_files import write_error
+from runbook.node_checks.written_files import FULL, write_error
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,24 @@ CACHES = (
     Cache("MIOPEN_CUSTOM_CACHE_DIR", "~/.cache/miopen", "MIOpen documentation, kernel cache"),
 )
 
+STORES = (
+    Cache("HF_HOME", "~/.cache/huggingface", "huggingface_hub/constants.py"),
+    Cache("HF_HUB_CACHE", "", "huggingface_hub/constants.py"),
+    Cache("HF_DATASETS_CACHE", "", "datasets/config.py"),
+    Cache("TRANSFORMERS_CACHE", "", "transformers/utils/hub.py"),
+    Cache("TORCH_HOME", "", "torch/hub.py"),
+    Cache("PYTORCH_KERNEL_CACHE_PATH", "", "aten/src/ATen/native/cuda/jit_utils.cpp"),
+    Cache("XDG_CACHE_HOME", "", "XDG Base Directory Specification"),
+    Cache("NUMBA_CACHE_DIR", "", "Numba, environment variables"),
+    Cache("MPLCONFIGDIR", "", "matplotlib, environment variables"),
+    Cache("WANDB_DIR", "", "wandb, environment variables"),
+    Cache("WANDB_CACHE_DIR", "", "wandb, environment variables"),
+)
+"""Folders that programs write to if their variable is set. They may be shared.
+
+The default of one of them matters, because upstream programs use it without being told to.
+"""
+
 LOCK_NAME = "lock"
 """Name of the lock file for a build (torch/utils/cpp_extension.py, FileBaton).
 
@@ -93,6 +111,31 @@ def look_at_caches() -> Facts:
     return facts
 
 
+def look_at_stores() -> Facts:
+    """Return, for each folder of `STORES`, whether its variable is set, and why no file fits there.
+
+    A folder that several variables lead to is tried once.
+    """
+    facts: Facts = {}
+    errors: dict[Path, str] = {}
+    for store in STORES:
+        value = os.environ.get(store.variable, "")
+        if not value and not store.default:
+            continue
+        folder = Path(value or store.default).expanduser()
+        nearest = _nearest(folder)
+        if nearest not in errors:
+            errors[nearest] = write_error(nearest)
+        facts[store.variable] = {
+            "folder": str(folder),
+            "is_set": bool(value),
+            "is_full": errors[nearest].startswith(FULL),
+            "error": errors[nearest],
+        }
+
+    return facts
+
+
 def _default(cache: Cache) -> str:
     user = os.environ.get("USER", str(os.getuid()))
     return cache.default.format(temporary=tempfile.gettempdir(), user=user)
@@ -100,7 +143,8 @@ def _default(cache: Cache) -> str:
 
 def _nearest(folder: Path) -> Path:
     """Return the folder, or the nearest existing parent."""
-    return next(path for path in (folder, *folder.parents) if path.is_dir())
+    absolute = folder.absolute()
+    return next(path for path in (absolute, *absolute.parents) if path.is_dir())
 
 
 def _old_lock(folder: Path) -> str:

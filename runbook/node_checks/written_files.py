@@ -7,6 +7,8 @@ from pathlib import Path
 
 WRITTEN_BYTES = 64 << 10
 """A full quota accepts empty files, and some file systems keep a few bytes without a block."""
+FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+"""How reasons begin if a disk is full or a quota is used up."""
 NO_INODES = "no inodes are free, though bytes are"
 
 

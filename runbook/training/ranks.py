@@ -5,7 +5,6 @@ This module does not import torch.
 
 import ctypes
 import os
-import re
 import signal
 import socket
 import sys
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.node_lists import first_name
 from runbook.training.messages import TrainingMessage
 
 
@@ -102,7 +102,7 @@ def _master(environment: Mapping[str, str], launcher: str, world_size: int) -> t
     address = environment.get("MASTER_ADDR", "")
     port = environment.get("MASTER_PORT", "")
     if launcher == "srun":
-        address = address or first_host(environment.get("SLURM_STEP_NODELIST", ""))
+        address = address or first_name(environment.get("SLURM_STEP_NODELIST", ""))
         port = port or str(20000 + int(environment.get("SLURM_JOB_ID", "0")) % 20000)
 
     if not address or not port.isdigit():
@@ -115,16 +115,6 @@ def _master(environment: Mapping[str, str], launcher: str, world_size: int) -> t
         )
 
     return address, int(port)
-
-
-def first_host(nodelist: str) -> str:
-    """Return the first name in a Slurm node list.
-
-    >>> first_host("nid[005012-005015,006001]"), first_host("gpu7"), first_host("a1,a2"), first_host("")
-    ('nid005012', 'gpu7', 'a1', '')
-    """
-    match = re.match(r"([^,\[]*)(?:\[([0-9]+))?", nodelist)
-    return (match[1] + (match[2] or "")) if match else ""
 
 
 def die_with_launcher(ranks: Ranks) -> None:

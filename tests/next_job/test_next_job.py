@@ -351,6 +351,18 @@ def test_ranks_of_one_stage_on_several_nodes_make_its_nodes_suspects(run):
     assert suspects_of(run, *two_stages) == ["node3", "node4"]
 
 
+def test_nodes_that_srun_names_in_one_list_are_told_apart(run):
+    (run.job / "hostfile").write_text("rack0n01\nrack0n02\nrack1n01\nrack1n02\n")
+    two_stages = ("--stages=2", "--spares=2")
+    run.begin()
+    run.write_log("srun: error: rack1n[01-02]: tasks 4-7: Killed\n")
+    assert suspects_of(run, *two_stages) == ["rack1n01", "rack1n02"]
+    (run.job / "unended").touch()
+    run.begin()
+    run.write_log("srun: error: rack[0-1]n[01-01],rack0n02: tasks 0-5: Exited with exit code 1\n")
+    assert suspects_of(run, *two_stages) == ["rack1n02"]
+
+
 def test_a_node_on_which_a_failed_step_does_not_end_is_replaced_before_all_others(run):
     (run.job / "hostfile").write_text("node1\nnode2\nnode3\nnode4\n")
     run.begin()

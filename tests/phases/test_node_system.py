@@ -295,6 +295,7 @@ def test_a_node_whose_first_megabyte_was_delayed_once_is_not_slow(tmp_path, monk
         (("[Login]\n#RemoveIPC=yes\n", None), "(not set)"),
         (("[Login]\nRemoveIPC=yes\n", None), "yes"),
         (("[Login]\nRemoveIPC=yes\n", "[Login]\nRemoveIPC=no\n"), "no"),
+        (("[Login]\nRemoveIPC=no\nRemoveIPC = T\n", None), "T"),
     ],
 )
 def test_the_last_file_of_logind_decides(tmp_path, monkeypatch, texts, value):
@@ -305,3 +306,26 @@ def test_the_last_file_of_logind_decides(tmp_path, monkeypatch, texts, value):
         (tmp_path / "logind.conf.d" / "site.conf").write_text(texts[1])
     monkeypatch.setattr(system_facts, "LOGIN_SETTINGS", settings)
     assert system_facts.look_at_system()["RemoveIPC of logind"] == value
+
+
+def test_a_set_folder_for_downloads_is_tried_and_a_full_one_is_told_from_a_read_only_one(
+    tmp_path, monkeypatch
+):
+    for store in caches.STORES:
+        monkeypatch.delenv(store.variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert caches.look_at_stores() == {
+        "HF_HOME": {
+            "folder": f"{tmp_path}/.cache/huggingface",
+            "is_set": False,
+            "is_full": False,
+            "error": "",
+        }
+    }
+    monkeypatch.setenv("WANDB_DIR", "/sys/kernel")
+    monkeypatch.setenv("TORCH_HOME", "relative/folder")
+    facts = caches.look_at_stores()
+    assert facts["WANDB_DIR"]["error"] and not facts["WANDB_DIR"]["is_full"]
+    assert facts["TORCH_HOME"]["error"] == ""
+    monkeypatch.setattr(caches, "write_error", lambda folder: os.strerror(errno.EDQUOT))
+    assert caches.look_at_stores()["TORCH_HOME"]["is_full"]

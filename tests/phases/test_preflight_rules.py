@@ -40,7 +40,7 @@ from runbook.phases.p01_environment.preflight.job_answers import (
     JobAnswers,
     parse_job_answers,
 )
-from runbook.phases.p01_environment.preflight.launcher_output import first_end
+from runbook.phases.p01_environment.preflight.launcher_output import first_end, queue_end
 from runbook.phases.p01_environment.preflight.link_rules import link_checks
 from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PreflightCheck
 from runbook.phases.p01_environment.preflight.run_preflight import (
@@ -48,7 +48,7 @@ from runbook.phases.p01_environment.preflight.run_preflight import (
     _with_first_end,
     with_early_end,
 )
-from runbook.phases.p01_environment.preflight.set_up_rules import opening_check
+from runbook.phases.p01_environment.preflight.set_up_rules import opening_check, remove_ipc_fault
 from runbook.phases.p01_environment.preflight.step_rules import step_end_check
 from runbook.phases.p01_environment.preflight.torch_rules import compiler_check, torch_checks
 from runbook.plan_file import group_limits
@@ -151,6 +151,9 @@ HOST_FACTS = {
             "refuses_libraries": False,
             "error": "",
         }
+    },
+    "stores": {
+        "HF_HOME": {"folder": "/u/me/hf", "is_set": False, "is_full": False, "error": ""},
     },
     "folder 0": {
         "folder": "/run",
@@ -507,6 +510,51 @@ def test_a_shared_or_read_only_cache_is_named():
         assert check.name == PreflightCheck.KERNEL_CACHES
         text = fault.fill(variable="TRITON_CACHE_DIR", **changed)
         assert check.value == f"n2: {text}"
+
+
+@pytest.mark.parametrize(
+    ("is_set", "is_full", "framework", "is_defect"),
+    [
+        (True, True, "runbook", True),
+        (False, True, "megatron-lm", True),
+        # Our own trainer downloads nothing.
+        (False, True, "runbook", False),
+        # A site may offer models in a folder that is mounted read-only.
+        (True, False, "megatron-lm", False),
+    ],
+)
+def test_a_full_folder_is_a_defect_on_all_nodes_if_the_job_writes_there(
+    is_set, is_full, framework, is_defect
+):
+    error = "Disk quota exceeded" if is_full else "Read-only file system"
+    store = {"folder": "/u/me/hf", "is_set": is_set, "is_full": is_full, "error": error}
+    answers = hosts("stores", HF_HOME=store)
+    on_first = job_of(line("hosts", "n1", "stores", {"HF_HOME": store}))
+    answers = replace(answers, answers={**answers.answers, **on_first.answers})
+    checks = broken(host_checks(answers, replace(EXPECTED, framework=framework)))
+    assert [check.name for check in checks] == [PreflightCheck.STORES] * is_defect
+    if is_defect:
+        (check,) = checks
+        assert check.verdict == "fail"
+        assert PhaseMessage.CACHE_UNWRITABLE.fill(variable="HF_HOME", **store) in check.value
+
+
+@pytest.mark.parametrize(
+    ("value", "is_fault"),
+    [
+        *[(word, True) for word in ("yes", "Y", "t", "TRUE", "1", "on")],
+        *[(word, False) for word in ("no", "f", "0", "(not set)")],
+    ],
+)
+def test_each_word_that_systemd_takes_for_yes_is_known(value, is_fault):
+    fault = remove_ipc_fault({"RemoveIPC of logind": value}, EXPECTED)
+    assert bool(fault) == is_fault
+
+
+def test_a_lost_node_in_a_list_is_told_apart_from_the_others():
+    end = queue_end("srun: error: Node failure on rack[0-1]n[03,07]\n")
+    assert end is not None
+    assert end.lost_nodes == ("rack0n03", "rack0n07", "rack1n03", "rack1n07")
 
 
 def test_a_node_with_less_memory_than_the_others_is_a_warning_and_than_stated_a_defect():

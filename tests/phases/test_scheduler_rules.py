@@ -11,12 +11,14 @@ from types import SimpleNamespace
 import pytest
 
 from runbook import params
-from runbook.jobs.job_request import QueueLimits, Reservation
+from runbook.jobs.job_request import NodeCores, QueueLimits, Reservation
 from runbook.jobs.slurm import Slurm, parse_reservations
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.doctor import slurm_checks
 from runbook.phases.p01_environment.preflight.scheduler_rules import (
+    NodeDemand,
     default_memory_check,
+    demand_of,
     epilog_checks,
     reservation_check,
     wait_time_check,
@@ -24,6 +26,7 @@ from runbook.phases.p01_environment.preflight.scheduler_rules import (
 from runbook.plan_file.phase_names import FULL
 
 PROJECT = Path(__file__).resolve().parents[2]
+SAMPLES = PROJECT / "tests" / "samples" / "queues"
 SETTINGS = params.load("aws-pile-175b", project=PROJECT)
 NOW = 1_800_000_000.0
 HOUR = 3600.0
@@ -101,10 +104,11 @@ def test_memory_and_reservation_of_the_sites_directives_count_as_requested(direc
     assert not job.memory
     assert not job.reservation
     now = time.time()
+    names = [f"n{number}" for number in range(job.nodes)]
     slurm = SimpleNamespace(
         configuration=lambda: {**ENFORCED, "DefMemPerNode": "300"},
-        reservations=lambda: [Reservation("maint", now - HOUR, now + HOUR, ("n1",))],
-        node_names=lambda partition: {"n1"} | {f"m{number}" for number in range(1, job.nodes)},
+        reservations=lambda: [Reservation("maint", now - HOUR, now + HOUR, tuple(names))],
+        node_cores=lambda partition: dict.fromkeys(names, NodeCores(8)),
     )
     checks = slurm_checks(settings, [QueueLimits(job.partition)], slurm)
     assert [check.verdict for check in checks] == verdicts
@@ -152,14 +156,85 @@ def test_a_reservation_that_leaves_too_few_nodes_until_the_time_limit_is_named(
         update={"nodes": 2, "walltime": 24 * 3600, "reservation": ""}
     )
     reservation = Reservation("maint", NOW + start, NOW + end, nodes)
-    names = {"n1", "n2", "n3"}
-    check = reservation_check([reservation], names, job, "training", NOW)
+    demand = demand_of(job, SETTINGS, None)
+    check = reservation_check([reservation], CORES, demand, "training", NOW)
     assert check.verdict == verdict
     if verdict == "fail":
         begin = time.strftime("%Y-%m-%d %H:%M", time.localtime(NOW + start))
         assert f"maint is reserved from {begin}" in check.value
-    own = job.model_copy(update={"reservation": "maint"})
-    assert reservation_check([reservation], names, own, "training", NOW).verdict == "pass"
+
+
+CORES = dict.fromkeys(["n1", "n2", "n3"], NodeCores(8))
+ALL = ("n1", "n2", "n3")
+DEMAND = NodeDemand(2, cores=4, seconds=24 * HOUR, reservation="", account="chem", user="me")
+
+
+def reserved(nodes=ALL, start=-HOUR, **fields):
+    """Return a reservation that has begun an hour ago, and ends in ten hours."""
+    return Reservation("resv", NOW + start, NOW + 10 * HOUR, nodes, **fields)
+
+
+@pytest.mark.parametrize(
+    ("reservation", "changes", "verdict"),
+    [
+        (reserved(flags=frozenset({"MAGNETIC"}), users=("me",)), {}, "pass"),
+        (reserved(flags=frozenset({"MAGNETIC"}), accounts=("chem",)), {}, "pass"),
+        (reserved(flags=frozenset({"MAGNETIC"}), users=("-me",)), {}, "fail"),
+        (reserved(flags=frozenset({"MAGNETIC"}), users=("you",)), {}, "fail"),
+        (reserved(flags=frozenset({"MAGNETIC"}), users=("me",), accounts=("bio",)), {}, "fail"),
+        # The job fits neither into it, nor beside it.
+        (
+            reserved(("n1", "n2"), flags=frozenset({"MAGNETIC"}), users=("me",)),
+            {"nodes": 3},
+            "fail",
+        ),
+        (reserved(flags=frozenset({"MAGNETIC"}), users=("me",), start=HOUR), {}, "fail"),
+        (reserved(users=("me",)), {}, "fail"),
+        (reserved(flags=frozenset({"MAINT", "FLEX"}), users=("you",)), {}, "fail"),
+        (reserved(num_cores=6, cores_of={"n1": 2, "n2": 2, "n3": 2}), {}, "pass"),
+        (reserved(num_cores=6, cores_of={"n1": 2, "n2": 2, "n3": 2}), {"cores": 7}, "fail"),
+        (reserved(num_cores=6, cores_of={"n1": 2, "n2": 2, "n3": 2}), {"cores": 0}, "fail"),
+        (reserved(num_cores=3), {}, "pass"),
+        (reserved(("n7", "n8"), num_cores=16), {}, "pass"),
+        (reserved(), {"reservation": "resv"}, "pass"),
+        (reserved(("n1",)), {"reservation": "resv"}, "fail"),
+        (reserved(("n1",), flags=frozenset({"FLEX"})), {"reservation": "resv"}, "pass"),
+    ],
+)
+def test_only_a_reservation_that_can_block_the_job_is_counted(reservation, changes, verdict):
+    demand = replace(DEMAND, **changes)
+    assert reservation_check([reservation], CORES, demand, "training", NOW).verdict == verdict
+
+
+def test_cores_of_several_reservations_add_up():
+    rows = [
+        replace(reserved(num_cores=6, cores_of=dict.fromkeys(ALL, 2)), name=name) for name in "ab"
+    ]
+    assert reservation_check(rows[:1], CORES, replace(DEMAND, cores=5), "x", NOW).verdict == "pass"
+    assert reservation_check(rows, CORES, replace(DEMAND, cores=5), "x", NOW).verdict == "fail"
+    threads = dict.fromkeys(ALL, NodeCores(8, threads=2))
+    assert reservation_check(rows, threads, replace(DEMAND, cores=8), "x", NOW).verdict == "pass"
+
+
+def test_a_job_that_takes_whole_nodes_needs_all_their_cores():
+    job = SETTINGS.job(FULL).model_copy(update={"cpus_per_task": 2, "tasks_per_node": 4})
+    site = SETTINGS.site.model_copy(update={"directives": {}})
+    settings = replace(SETTINGS, site=site)
+    assert demand_of(job, settings, QueueLimits("main")).cores == 8
+    assert demand_of(job, settings, QueueLimits("main", gives_whole_nodes=True)).cores == 0
+    alone = site.model_copy(update={"directives": {"exclusive": ""}})
+    assert demand_of(job, replace(SETTINGS, site=alone), QueueLimits("main")).cores == 0
+
+
+def test_reservations_of_slurm_22_05():
+    """Captured on 2026-11-29 from the tests' cluster with `scontrol --oneliner`."""
+    text = (SAMPLES / "slurm-22.05-scontrol-reservation.txt").read_text()
+    cores, later, magnetic, flexible = parse_reservations(text)
+    assert (cores.nodes, cores.num_cores, dict(cores.cores_of)) == (("node1",), 2, {"node1": 2})
+    assert cores.users == ("nobody",) and "IGNORE_JOBS" in cores.flags
+    assert (later.num_cores, dict(later.cores_of)) == (3, {})
+    assert magnetic.attracts("root", "") and not magnetic.attracts("me", "")
+    assert flexible.is_flexible and flexible.accounts == ("physics",)
 
 
 @pytest.mark.parametrize(
@@ -176,4 +251,18 @@ def test_an_epilog_that_ends_processes_without_asking_slurm_is_a_warning(tmp_pat
     configuration = {"Epilog": str(path), "EpilogMsgTime": "2000 usec", "Prolog": "(null)"}
     (check,) = epilog_checks(configuration)
     assert check.verdict == verdict
-    assert epilog_checks({"Epilog": "(null)"}) == epilog_checks({"Epilog": str(tmp_path)}) == []
+    assert epilog_checks({"Epilog": "(null)"}) == []
+
+
+@pytest.mark.parametrize("pattern", ["{}/*", "{}/*.sh", "{}", "{}/20-clean.sh"])
+@pytest.mark.parametrize("option", ["Epilog", "Prolog", "Epilog[1]"])
+def test_each_script_that_a_pattern_or_folder_names_is_read(tmp_path, option, pattern):
+    (tmp_path / "10-log.sh").write_text("#!/bin/sh\nlogger ended\n")
+    (tmp_path / "20-clean.sh").write_text("#!/bin/sh\npkill -9 -U $SLURM_JOB_UID\n")
+    configuration = {option: pattern.format(tmp_path)}
+    (check,) = epilog_checks(configuration)
+    assert check.verdict == "warn"
+    assert check.value == PhaseMessage.EPILOG_KILLS.fill(path=tmp_path / "20-clean.sh")
+    (tmp_path / "20-clean.sh").write_text("#!/bin/sh\nexit 0\n")
+    (check,) = epilog_checks(configuration)
+    assert check.verdict == "pass"

@@ -113,19 +113,27 @@ def test_operations_of_gpt3_are_those_of_the_published_formula():
 
 
 class TestRanks:
-    def test_srun_names_the_meeting_point_itself(self):
+    @pytest.mark.parametrize(
+        ("nodes", "first"),
+        [
+            ("nid[001234-001235]", "nid001234"),
+            ("rack[0-1]node[01-04]", "rack0node01"),
+            ("gpu[03,07]-ib,n1", "gpu03-ib"),
+        ],
+    )
+    def test_srun_names_the_meeting_point_itself(self, nodes, first):
         ranks = ranks_from(
             {
                 "SLURM_PROCID": "9",
                 "SLURM_STEP_NUM_TASKS": "16",
                 "SLURM_LOCALID": "1",
                 "SLURM_JOB_ID": "4711",
-                "SLURM_STEP_NODELIST": "nid[001234-001235]",
+                "SLURM_STEP_NODELIST": nodes,
                 "SLURM_NTASKS": "16",
             }
         )
         assert (ranks.rank, ranks.local_rank, ranks.launcher) == (9, 1, "srun")
-        assert (ranks.master_address, ranks.master_port) == ("nid001234", 24711)
+        assert (ranks.master_address, ranks.master_port) == (first, 24711)
         assert not ranks.is_last
 
     def test_mpiexec_needs_to_be_told_where(self):

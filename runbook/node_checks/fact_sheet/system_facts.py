@@ -76,10 +76,10 @@ def command_line(text: str) -> str:
 
 
 def _remove_ipc() -> str:
-    """Return RemoveIPC as set in the logind files. Values in later files replace earlier ones."""
+    """Return RemoveIPC as set in the logind files. Later values replace earlier ones."""
     files = [LOGIN_SETTINGS, *sorted(LOGIN_SETTINGS.with_name("logind.conf.d").glob("*.conf"))]
-    values = [_fields(_text(path).replace("=", ":"), ("RemoveIPC",)) for path in files]
-    stated = [value["RemoveIPC"] for value in values if value]
+    text = "\n".join(_text(path) for path in files)
+    stated = re.findall(r"^[ \t]*RemoveIPC[ \t]*=[ \t]*(\S+)", text, re.MULTILINE)
     return stated[-1] if stated else "(not set)"
 
 

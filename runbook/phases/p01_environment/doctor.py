@@ -54,6 +54,7 @@ from runbook.phases.p01_environment.preflight.run_preflight import (
 )
 from runbook.phases.p01_environment.preflight.scheduler_rules import (
     default_memory_check,
+    demand_of,
     epilog_checks,
     reservation_check,
     wait_time_check,
@@ -521,9 +522,10 @@ def slurm_checks(settings: Settings, limits: Sequence[QueueLimits], slurm: Slurm
         return checks
     with suppress(JobError):
         reservations = slurm.reservations()
-        names = slurm.node_names(partition.name) if reservations else set()
-        if names:
-            checks.append(reservation_check(reservations, names, job, section, time.time()))
+        nodes = slurm.node_cores(partition.name) if reservations else {}
+        demand = demand_of(job, settings, partition)
+        if nodes:
+            checks.append(reservation_check(reservations, nodes, demand, section, time.time()))
 
     return checks
 

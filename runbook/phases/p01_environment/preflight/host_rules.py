@@ -238,6 +238,21 @@ def caches_fault(facts: NodeFacts, expected: Expectations) -> str:
     return "; ".join(faults)
 
 
+def stores_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return each full folder that programs of the job write to.
+
+    A site may mount such a folder read-only on purpose. Our own trainer downloads nothing, so the
+    default of a variable counts for upstream programs only.
+    """
+    faults = []
+    for variable, store in facts.items():
+        is_written = store["is_set"] or expected.framework != "runbook"
+        if store["is_full"] and is_written:
+            faults.append(PhaseMessage.CACHE_UNWRITABLE.fill(variable=variable, **store))
+
+    return "; ".join(faults)
+
+
 def ports_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return what is wrong if the kernel's port range is too small."""
     ports = facts.get("ports")
@@ -515,6 +530,17 @@ NODE_RULES = (
         "caches",
         caches_fault,
         lambda facts: "on the node's own disk",
+    ),
+    NodeRule(
+        PlacedRule(
+            PreflightCheck.STORES,
+            "folders that programs of the job write to have space (no full disk, no used-up quota)",
+            "Free space there (the home folder's quota: `quota -s`, `lfs quota`), or set the named "
+            "variable to a folder with space, in `environment` of the site file.",
+        ),
+        "stores",
+        stores_fault,
+        lambda facts: "space is left",
     ),
     NodeRule(
         PlacedRule(

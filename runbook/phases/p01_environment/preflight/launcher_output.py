@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from runbook.core import shell
 from runbook.phases.messages import PhaseMessage
+from runbook.plan_file.node_lists import expand_names
 
 ROOT_CAUSE = re.compile(
     r"Root Cause \(first observed failure\):.*?"
@@ -29,7 +30,7 @@ PYTHON_HOME = re.compile(r"^\s*PYTHONHOME = '(?P<home>.+)'$", re.MULTILINE)
 OWN_LINES = re.compile(r"runbook: |srun: |slurmstepd|\s*$")
 """Lines from the launcher and from our own scripts."""
 OWN_ERROR = re.compile(r"^srun: error: (?P<words>.+)$", re.MULTILINE)
-NODE_LOST = re.compile(r"srun: error: Node failure on (?P<node>[^\s,]+)")
+NODE_LOST = re.compile(r"srun: error: Node failure on (?P<nodes>\S+)")
 JOB_ENDED = re.compile(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT [^*]*")
 """Slurm's message when a user or the queue ends a whole job, not just one of its steps."""
 MAX_WORDS = 300
@@ -40,19 +41,20 @@ class QueueEnd:
     """The reason why the queue ended a job."""
 
     words: str
-    lost_node: str = ""
+    lost_nodes: tuple[str, ...] = ()
 
 
 def queue_end(errors: str) -> QueueEnd | None:
     r"""Return why the queue ended a job, according to the job's stderr, or None.
 
     >>> queue_end("srun: error: Node failure on n2\nsrun: forcing job termination\n")
-    QueueEnd(words='a node was lost: Node failure on n2', lost_node='n2')
+    QueueEnd(words='a node was lost: Node failure on n2', lost_nodes=('n2',))
     >>> queue_end("slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-27T04:40:30 ***\n")
     """
     lost = NODE_LOST.search(errors)
     if lost is not None:
-        return QueueEnd(f"a node was lost: Node failure on {lost['node']}", lost["node"])
+        words = f"a node was lost: Node failure on {lost['nodes']}"
+        return QueueEnd(words, tuple(expand_names(lost["nodes"])))
     ended = JOB_ENDED.search(errors)
     if ended is not None:
         return QueueEnd(f"the queue ended it: {ended[0].strip('* ')}")

@@ -65,6 +65,7 @@ class PreflightCheck(StrEnum):
     SHELL_VARIABLES = "variables of the shell"
     SLOW_CORE = "slow core"
     STEP_END = "end of a step"
+    STORES = "folders for downloads"
     SYSTEM_FOLDERS = "folders of the kernel"
     TEMPORARY_FOLDER = "temporary folder"
     TEMPORARY_PATH = "path of the temporary folder"

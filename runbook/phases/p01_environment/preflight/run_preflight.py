@@ -119,6 +119,7 @@ PASSING_FAULTS = (
     PreflightCheck.HOME_FOLDER,
     PreflightCheck.KERNEL_CACHES,
     PreflightCheck.NODE_NAMES,
+    PreflightCheck.STORES,
 )
 """Checks whose faults the user can fix, or that may go away. Such a fault does not exclude a node
 from later jobs.
@@ -728,8 +729,8 @@ class QueueWatch:
         end = queue_end(job_folder.read_text(self._job.err))
         if end is None:
             return None
-        if end.lost_node:
-            return self._ending_rule(rung).broken(end.words, [end.lost_node])
+        if end.lost_nodes:
+            return self._ending_rule(rung).broken(end.words, end.lost_nodes)
         drained = self._drained_nodes()
         if not drained:
             return self._ending_rule(rung).broken(end.words)

@@ -4,11 +4,13 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 
 from runbook.core.checks import Check, judge
+from runbook.core.processes import user_name
 from runbook.core.units import GIB, show_bytes, show_duration
-from runbook.jobs.job_request import QueueLimits, Reservation
+from runbook.jobs.job_request import NodeCores, QueueLimits, Reservation
 from runbook.params import Job, Settings
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight import thresholds
@@ -18,8 +20,10 @@ MEMORY_DIRECTIVES = ("mem", "mem-per-cpu", "mem-per-gpu")
 """Names of sbatch options used to request memory."""
 WAIT_OPTION = re.compile(r"--wait(?:=|$)|-W")
 """The srun option for the wait time. `--wait-for-children` is a different option, so it must not match."""
-EPILOG = re.compile(r"Epilog(\[\d+\])?")
-"""Name of the setting with the script that slurmd runs on a node after each job."""
+NODE_SCRIPT = re.compile(r"(?P<kind>Epilog|Prolog)(\[\d+\])?")
+"""Names of the settings with the scripts that slurmd runs on a node before and after each job."""
+MAX_SCRIPTS = 50
+"""At most this many scripts are read for a setting."""
 KILLS = re.compile(r"\b(kill|pkill|killall|skill)\b")
 ASKS_FOR_JOBS = re.compile(r"\b(squeue|scontrol|sacct)\b")
 OVER_MEMORY = "OverMemoryKill"
@@ -67,26 +71,27 @@ def wait_time_check(configuration: Mapping[str, str], settings: Settings) -> lis
 
 
 def epilog_checks(configuration: Mapping[str, str]) -> list[Check]:
-    """Warn if an epilog that can be read here ends processes of other jobs.
+    """Warn if a prolog or epilog that can be read here ends processes of other jobs.
 
     The example that comes with Slurm first asks `squeue` whether the user has other jobs on the
-    node.
+    node. Slurm runs each file that a pattern such as `epilog.d/*` matches.
     """
     checks = []
-    for name, path in configuration.items():
-        is_readable = Path(path).is_file() and os.access(path, os.R_OK)
-        if not EPILOG.fullmatch(name) or not is_readable:
+    for name, pattern in configuration.items():
+        match = NODE_SCRIPT.fullmatch(name)
+        scripts = _readable_scripts(pattern) if match else []
+        if match is None or not scripts:
             continue
-        lines = Path(path).read_text(errors="replace").splitlines()
-        commands = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
-        is_safe = not KILLS.search(commands) or bool(ASKS_FOR_JOBS.search(commands))
+        killing = [script for script in scripts if _ends_processes(script)]
+        path = ", ".join(map(str, killing or scripts))
+        kind = match["kind"].lower()
         check = judge(
-            "epilog of Slurm",
-            is_safe,
-            PhaseMessage.EPILOG_READ.fill(path=path)
-            if is_safe
-            else PhaseMessage.EPILOG_KILLS.fill(path=path),
-            "an epilog that ends processes first asks Slurm for the user's other jobs on the node "
+            f"{kind} of Slurm",
+            not killing,
+            PhaseMessage.EPILOG_KILLS.fill(path=path)
+            if killing
+            else PhaseMessage.EPILOG_READ.fill(path=path),
+            "a script that ends processes first asks Slurm for the user's other jobs on the node "
             "(deepops issue 992)",
             "Ask the operators whether it ends only the processes of its own job. Until then, run "
             "no other job on the training's nodes.",
@@ -95,6 +100,23 @@ def epilog_checks(configuration: Mapping[str, str]) -> list[Check]:
         checks.append(check)
 
     return checks
+
+
+def _readable_scripts(pattern: str) -> list[Path]:
+    """Return the files that a setting such as Epilog names: a file, a pattern, or a folder."""
+    if not pattern.startswith("/"):
+        return []
+    path = Path(pattern)
+    matches = path.glob("*") if path.is_dir() else Path("/").glob(pattern.lstrip("/"))
+    files = [each for each in sorted(matches) if each.is_file() and os.access(each, os.R_OK)]
+    return files[:MAX_SCRIPTS]
+
+
+def _ends_processes(script: Path) -> bool:
+    """Return whether a script has a command that ends processes, and none that asks Slurm."""
+    lines = script.read_text(errors="replace").splitlines()
+    commands = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+    return bool(KILLS.search(commands)) and not ASKS_FOR_JOBS.search(commands)
 
 
 def default_memory_check(
@@ -147,24 +169,68 @@ def _default_bytes(
     return 0
 
 
+@dataclass(frozen=True)
+class NodeDemand:
+    """What a job needs from the nodes, and who submits it."""
+
+    nodes: int
+    cores: int
+    """CPUs, as the scheduler counts them, on each node; 0: the whole node."""
+    seconds: float
+    reservation: str
+    account: str
+    user: str
+
+
+def demand_of(job: Job, settings: Settings, partition: QueueLimits | None) -> NodeDemand:
+    """Return what a job needs from the nodes.
+
+    A job that states no cores gets one for each task.
+    """
+    takes_all = "exclusive" in settings.site.directives
+    if partition is not None and partition.gives_whole_nodes:
+        takes_all = True
+    cores = max(1, job.cpus_per_task) * max(1, job.tasks_per_node)
+    return NodeDemand(
+        nodes=job.nodes,
+        cores=0 if takes_all else cores,
+        seconds=job.walltime,
+        reservation=job.reservation,
+        account=job.account,
+        user=user_name(),
+    )
+
+
 def reservation_check(
     reservations: Sequence[Reservation],
-    node_names: Set[str],
-    job: Job,
+    node_cores: Mapping[str, NodeCores],
+    demand: NodeDemand,
     section: str,
     now: float,
 ) -> Check:
-    """Check that enough nodes have no other reservations until the time limit for the job."""
+    """Check that enough nodes have no other reservations until the time limit for the job.
+
+    Tried with Slurm 22.05: a reservation of some cores leaves the others to jobs that do not take
+    whole nodes. One for a partition also keeps the jobs of other partitions from its nodes. A job
+    in its own reservation uses only that, unless the reservation is flexible. A magnetic one
+    takes a job that fits into it as a whole.
+    """
+    usable = set(node_cores)
     blocking = []
     for reservation in reservations:
-        overlaps = reservation.start < now + job.walltime and reservation.end > now
-        if overlaps and reservation.name != job.reservation and node_names & {*reservation.nodes}:
+        overlaps = reservation.start < now + demand.seconds and reservation.end > now
+        if not overlaps:
+            continue
+        if reservation.name == demand.reservation:
+            if not reservation.is_flexible:
+                usable &= {*reservation.nodes}
+        elif not _takes(reservation, node_cores, demand, now):
             blocking.append(reservation)
 
-    reserved = {node for reservation in blocking for node in reservation.nodes}
-    free = node_names - reserved
+    free = _nodes_left(usable, blocking, node_cores, demand)
+    counted = [each for each in blocking if usable & {*each.nodes}]
     texts = []
-    for reservation in blocking:
+    for reservation in counted:
         texts.append(
             PhaseMessage.RESERVED.fill(
                 name=reservation.name,
@@ -174,20 +240,52 @@ def reservation_check(
         )
 
     value = PhaseMessage.NODES_NOT_RESERVED.fill(
-        free=len(free), total=len(node_names), time_limit=show_duration(job.walltime)
+        free=len(free), total=len(node_cores), time_limit=show_duration(demand.seconds)
     )
     if texts:
         value += f"; {'; '.join(texts)}"
-    longest = min((reservation.start for reservation in blocking), default=now) - now
+    longest = min((reservation.start for reservation in counted), default=now) - now
     return judge(
         PhaseMessage.RESERVATIONS_OF_JOB.fill(section=section),
-        len(free) >= job.nodes,
+        len(free) >= demand.nodes,
         value,
         "the job can end before nodes that it needs are reserved, for example for maintenance",
         PhaseMessage.AVOID_RESERVATION.fill(section=section, seconds=show_duration(longest))
         if longest > 0
         else PhaseMessage.NAME_RESERVATION.fill(section=section),
     )
+
+
+def _takes(
+    reservation: Reservation,
+    node_cores: Mapping[str, NodeCores],
+    demand: NodeDemand,
+    now: float,
+) -> bool:
+    """Return whether a magnetic reservation takes the job, which then runs on its nodes only."""
+    has_begun = reservation.start <= now
+    num_nodes = len({*reservation.nodes} & set(node_cores))
+    is_attracted = reservation.attracts(demand.user, demand.account)
+    return has_begun and is_attracted and num_nodes >= demand.nodes
+
+
+def _nodes_left(
+    usable: Set[str],
+    blocking: Sequence[Reservation],
+    node_cores: Mapping[str, NodeCores],
+    demand: NodeDemand,
+) -> set[str]:
+    """Return the nodes on which enough cores are not reserved."""
+    left = set()
+    for node in usable:
+        reservations = [each for each in blocking if node in each.nodes]
+        cores = node_cores[node]
+        reserved = sum(each.cores_on(node, cores.cores) for each in reservations)
+        num_left = (cores.cores - reserved) * cores.threads
+        if not reserved or (demand.cores and num_left >= demand.cores):
+            left.add(node)
+
+    return left
 
 
 def _clock(seconds: float) -> str:

@@ -86,8 +86,8 @@ VARIABLES = (
 """Variables that slow training down or end it. A value that the site file sets is not a fault."""
 
 
-TRUE_WORDS = ("yes", "true", "on", "1")
-"""How systemd files write a setting that is switched on (systemd.syntax(7))."""
+TRUE_WORDS = ("yes", "y", "true", "t", "on", "1")
+"""How systemd files write a setting that is switched on (systemd.syntax(7), parse_boolean)."""
 STEERING = (
     *("ATEN_", "CUDA_", "DS_", "FI_", "GLOO_", "GOMP_", "HIP_", "HSA_", "KMP_", "LD_", "MALLOC_"),
     *("MKL_", "NCCL_", "NVTE_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "RCCL_", "TORCH"),
