@@ -16,7 +16,7 @@ from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import changed_records, write_manifest
 from runbook.records.pages.front_page import FrontPage, write_front_page
 from runbook.records.pages.runs_index import write_runs_index
-from runbook.records.run_state import RunState, read_run, run_verdict
+from runbook.records.run_state import RunState, has_current_scores, read_run, run_verdict
 from runbook.results import run_tables
 from runbook.results.forecast_scores import calibration_text, read_scores_of_all, shown_in_unit
 from runbook.results.history import PHENOMENON, read_scores
@@ -213,7 +213,7 @@ def card(folder: Path, phases: Sequence[str] = PHASES, ended_in: str = "") -> st
             PhaseMessage.SAMPLE_AFTER.fill(iteration=iteration, text=" ".join(text.split()))
         )
     scores = [row for row in read_scores(folder) if row["measure"] != PHENOMENON]
-    if scores and EVALUATION not in unverified:
+    if scores and EVALUATION not in unverified and has_current_scores(run):
         parts.append(Table(scores, title=PhaseMessage.SCORES_BEFORE_AND_AFTER.fill()).as_text())
         parts += [score.worse_text() for score in worse(as_scores(scores))]
 

@@ -71,6 +71,11 @@ class RecordMessage(Message):
     )
     RUN_FOLDER_GONE = "{belongs}, and that folder does not exist here."
     RUN_IS_ANOTHER = "{belongs}, not to {run_folder}."
+    SCORES_NOT_CURRENT = (
+        "06-evaluation was not executed again since an earlier phase changed, so these scores are "
+        "those of earlier weights."
+    )
+    STATES_NOT_READABLE = "{path} cannot be read ({error}). Publish the run again."
     STATES_DONE = "{done} of {phases} done"
     OUTDATED = "{phase} is of an earlier plan, other data or an earlier training"
     PHASE_RECORD = "the record of a notebook"

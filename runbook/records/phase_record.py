@@ -153,6 +153,17 @@ def find_phase_record(run_folder: Path, phase: str) -> PhaseRecord | None:
     return read_phase_record(path) if path.exists() else None
 
 
+def phases_with_record(run_folder: Path) -> list[str]:
+    """Return the phases whose newest record exists and can be read."""
+    phases = []
+    for phase in PHASES:
+        with contextlib.suppress(RecordError):
+            if find_phase_record(run_folder, phase) is not None:
+                phases.append(phase)
+
+    return phases
+
+
 def phases_done(run_folder: Path) -> set[str]:
     """Return the phases done according to their newest records.
 

@@ -1,5 +1,6 @@
 """Determines the run state, using only the run folder."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -7,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from runbook.core.errors import ParamsError, RecordError
+from runbook.core.files import write_text
 from runbook.core.locks import may_be_held
 from runbook.jobs.job_folder import heartbeat_age, latest_job_folder, read_end
 from runbook.params.yaml12 import read_file
-from runbook.plan_file.phase_names import FULL, PHASES, SMOKE
+from runbook.plan_file.phase_names import EVALUATION, FULL, PHASES, SMOKE
 from runbook.records.done_marks import TRAININGS_READ, is_outdated, mark_path
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import earlier_records
@@ -53,6 +55,11 @@ TRACES = (
     "metrics.jsonl",
 )
 """If any of these exists, the folder belongs to a run, even if it is incomplete."""
+STATES_NAME = "phase-states.json"
+"""File in a published copy with the phase states that only the done markers tell.
+
+A copy has no done markers. Without this file, outdated results would look finished in it.
+"""
 BEATS_FOR_SECONDS = 120.0
 """A job without a heartbeat for longer than this does not count as running.
 
@@ -130,6 +137,31 @@ def read_run(run_folder: Path) -> RunState:
     )
 
 
+def write_states_for_copy(run_folder: Path, copy: Path) -> None:
+    """Write to a copy which phases are outdated, or have a lost or broken record.
+
+    Call this before the pages of the copy are written.
+    """
+    states = {}
+    for phase in read_run(run_folder).phases:
+        if phase.state in (OUTDATED, RECORD_MISSING, UNREADABLE):
+            states[phase.phase] = phase.state
+
+    if states:
+        write_text(copy / STATES_NAME, json.dumps(states, indent=1) + "\n")
+
+
+def _copied_states(run_folder: Path) -> dict[str, str]:
+    """Return the states that a copy was published with; empty if this is no such copy."""
+    path = run_folder / STATES_NAME
+    if not path.exists():
+        return {}
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise RecordError(RecordMessage.STATES_NOT_READABLE, path=path, error=error) from error
+
+
 def _with_outdated(run_folder: Path, phases: Sequence[PhaseState]) -> list[PhaseState]:
     """Mark each phase that is done, but with an earlier plan, other data or an earlier training.
 
@@ -137,12 +169,14 @@ def _with_outdated(run_folder: Path, phases: Sequence[PhaseState]) -> list[Phase
     not done, its own state tells that its results still change.
     """
     done = {phase.phase for phase in phases if phase.state == ExecutionState.DONE}
+    copied_states = _copied_states(run_folder)
     outdated: set[str] = set()
     marked = []
     for phase in phases:
         trainings = TRAININGS_READ.get(phase.phase, ())
         is_judged = done.issuperset({*trainings, phase.phase})
-        read_outdated = not outdated.isdisjoint(trainings)
+        was_outdated = copied_states.get(phase.phase) == OUTDATED
+        read_outdated = was_outdated or not outdated.isdisjoint(trainings)
         if is_judged and (read_outdated or is_outdated(run_folder, phase.phase)):
             outdated.add(phase.phase)
             marked.append(replace(phase, state=OUTDATED))
@@ -150,6 +184,17 @@ def _with_outdated(run_folder: Path, phases: Sequence[PhaseState]) -> list[Phase
             marked.append(phase)
 
     return marked
+
+
+def has_current_scores(run: RunState) -> bool:
+    """Return whether scores on file belong to the run in its current state.
+
+    They do not if 06-evaluation is outdated, or was not executed since an earlier phase began again.
+    """
+    (evaluation,) = (phase for phase in run.phases if phase.phase == EVALUATION)
+    if evaluation.state == OUTDATED:
+        return False
+    return evaluation.record is None or evaluation in _current_phases(run.phases)
 
 
 def _current_phases(phases: Sequence[PhaseState]) -> list[PhaseState]:
@@ -272,6 +317,7 @@ def _phase(run_folder: Path, phase: str) -> PhaseState:
         # A report is written when a phase ends, a done marker when it is done.
         has_report = f"records/{phase}.html" in files
         has_ended = has_report or mark_path(run_folder, phase).exists()
+        has_ended = has_ended or phase in _copied_states(run_folder)
         problem = ""
         if has_ended:
             problem = RecordMessage.RECORD_MISSING.fill(phase=phase, run=run_folder.name)

@@ -62,8 +62,8 @@ class RunMessage(Message):
         "hosts in select."
     )
     STEP_OUTPUT_CHANGED = (
-        "{step} is finished, but {fault}. Its results are therefore not used: no record was "
-        "changed, and nothing was started. Restore the file from a copy (its checksum is in "
+        "{step} is finished, but {fault}. Its results are therefore not used, and nothing "
+        "was started. Restore the file from a copy (its checksum is in "
         "steps/{step}.json). {remedy}"
     )
     UNKNOWN_JOB_ID = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -9,10 +10,15 @@ from made_run import write_run
 from suite.messages import refuses
 
 from runbook.core.errors import RecordError
+from runbook.plan_file.phase_names import EVALUATION, FULL
 from runbook.records.pages.front_page import FrontPage
+from runbook.records.run_state import OUTDATED, RECORD_MISSING, UNREADABLE, read_run
+from runbook.runs.step import write_mark
 from runbook.tools.publish import published_site
 from runbook.tools.publish.messages import PublishMessage
 from runbook.tools.publish.published_site import copy_whole_run, publish
+from runbook.tools.redact import redacted_copy
+from runbook.tools.redact.redacted_copy import copy_redacted
 
 
 @pytest.fixture
@@ -70,3 +76,29 @@ def test_a_folder_of_somebody_else_is_refused(runs, tmp_path):
         publish(runs, thesis, copy_whole_run)
     with refuses(RecordError, PublishMessage.NOTHING_TO_PUBLISH):
         publish([], tmp_path / "site", copy_whole_run)
+
+
+@pytest.mark.parametrize("copy_run", [copy_whole_run, copy_redacted])
+def test_outdated_results_and_lost_records_are_not_published_as_finished(
+    runs, tmp_path, monkeypatch, copy_run
+):
+    """A copy has no done markers, which tell this: an outdated run was published as passed."""
+    monkeypatch.setattr(redacted_copy, "read_front_page", published_site.read_front_page)
+    outdated, broken = runs
+    training = outdated / "records" / "04-training.json"
+    for phase in (FULL, EVALUATION):
+        record = json.loads(training.read_text())
+        path = outdated / "records" / f"{phase}.json"
+        path.write_text(json.dumps({**record, "phase": phase}))
+    write_mark(outdated, EVALUATION, 1, "0" * 16, [])
+    write_mark(outdated, f"{FULL}--train", 1, "1" * 16, [])
+    (broken / "records" / "04-training.json").write_text("{")
+    states = [read_run(folder).state for folder in runs]
+    assert states == [OUTDATED, UNREADABLE]
+    site = publish(runs, tmp_path / "site", copy_run).parent
+    published = [read_run(site / folder.name) for folder in runs]
+    assert published[0].state == OUTDATED and published[0].verdict == "unknown"
+    assert published[1].state in (UNREADABLE, RECORD_MISSING)
+    (broken / "records" / "04-training.json").unlink()
+    publish(runs, site, copy_run)
+    assert read_run(site / broken.name).state == RECORD_MISSING

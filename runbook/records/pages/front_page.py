@@ -35,7 +35,7 @@ from runbook.records.pages.plan_section import (
 )
 from runbook.records.pages.summary import Briefing, checks_of, summarize
 from runbook.records.phase_record import PhaseRecord, read_phase_record
-from runbook.records.run_state import NOT_RUN, RunState, read_run
+from runbook.records.run_state import NOT_RUN, RunState, has_current_scores, read_run
 from runbook.results.scores import Score, as_scores, show_score, worse
 
 SPARK_WIDTH = 20
@@ -81,6 +81,7 @@ class PageContent(NamedTuple):
     rows: Sequence[SimpleNamespace]
     sample: tuple[str, str] | None
     scores: Sequence[Score]
+    scores_remark: str
     worse: Sequence[str]
     comparison: Sequence[Row]
 
@@ -140,14 +141,15 @@ def _page_content(run: RunState, outcome: FrontPage, *, with_others: bool) -> Pa
     charts = loss_charts(run.folder, with_others=with_others)
     main_points = charts[0].points if charts else []
     scores = as_scores(outcome.scores)
+    current_scores = scores if has_current_scores(run) else ()
     comparison = [
         planned_row(row) for row in outcome.comparison or numbers_in_plan_and_results(run)
     ]
     return PageContent(
         run=run,
         changed=outcome.changed,
-        summary=summarize(run, main_points, scores),
-        tiles=[*_loss_tiles(outcome, main_points), *_score_tiles(scores)],
+        summary=summarize(run, main_points, current_scores),
+        tiles=[*_loss_tiles(outcome, main_points), *_score_tiles(current_scores)],
         facts=[*_facts(run), *outcome.facts],
         spark=sparkline([loss for _, loss in main_points], SPARK_WIDTH),
         charts=charts,
@@ -157,7 +159,8 @@ def _page_content(run: RunState, outcome: FrontPage, *, with_others: bool) -> Pa
         rows=[phase_row(run.folder, phase) for phase in run.phases],
         sample=outcome.sample,
         scores=scores,
-        worse=[score.worse_text() for score in worse(scores)],
+        scores_remark="" if current_scores else RecordMessage.SCORES_NOT_CURRENT.fill(),
+        worse=[score.worse_text() for score in worse(current_scores)],
         comparison=without_repeated_remarks(comparison),
     )
 

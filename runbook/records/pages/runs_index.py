@@ -12,11 +12,11 @@ from runbook.core.files import utc_now, write_text
 from runbook.core.table import Row
 from runbook.core.units import in_words
 from runbook.params.yaml12 import dotted, read_file
-from runbook.plan_file.phase_names import EVALUATION, PHASES
+from runbook.plan_file.phase_names import PHASES
 from runbook.records.pages.front_page import INDEX_SCORES
 from runbook.records.pages.overlay import LIVE_FOLDER, MOST_RUNS, OverlayCurve, overlay_curves
 from runbook.records.pages.page_parts import TEMPLATES, Scripts, head, page, show_value, write_help
-from runbook.records.run_state import KEY_NUMBERS, OUTDATED, RunState, read_runs
+from runbook.records.run_state import KEY_NUMBERS, RunState, has_current_scores, read_runs
 from runbook.results.comparison import differing_rows
 from runbook.results.scores import Score, read_main_scores
 
@@ -119,7 +119,7 @@ def main_scores(run: RunState) -> Sequence[Score]:
     The result is empty if they are outdated, or if anything other than the runbook wrote or changed
     the file.
     """
-    if any((phase.phase, phase.state) == (EVALUATION, OUTDATED) for phase in run.phases):
+    if not has_current_scores(run):
         return ()
     try:
         return read_main_scores(run.folder)

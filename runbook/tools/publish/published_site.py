@@ -8,10 +8,11 @@ from pathlib import Path
 from runbook.core.errors import RecordError
 from runbook.core.files import utc_now, write_text
 from runbook.phases.run_report import changed_files, read_front_page
-from runbook.plan_file.phase_names import PHASES
 from runbook.records.pages.front_page import Surroundings, write_front_page
 from runbook.records.pages.notebook_page import write_html
 from runbook.records.pages.runs_index import write_runs_index
+from runbook.records.phase_record import phases_with_record
+from runbook.records.run_state import write_states_for_copy
 from runbook.tools.publish.messages import PublishMessage
 
 MARKER = "published.json"
@@ -117,7 +118,8 @@ def copy_whole_run(folder: Path, site: Path) -> str:
             shutil.copyfile(path, target)
 
     copy.mkdir(exist_ok=True)
-    for phase in PHASES:
+    write_states_for_copy(folder, copy)
+    for phase in phases_with_record(copy):
         if (copy / "records" / f"{phase}.ipynb").exists():
             write_html(copy, phase)
 

@@ -22,11 +22,12 @@ import yaml
 from runbook.core.errors import RecordError
 from runbook.core.files import write_text
 from runbook.phases.run_report import changed_files, read_front_page
-from runbook.plan_file.phase_names import PHASES
 from runbook.records import notebook_file
 from runbook.records.pages import page_parts
 from runbook.records.pages.front_page import REPORT_NAME, FrontPage, Surroundings, write_front_page
 from runbook.records.pages.notebook_page import write_html
+from runbook.records.phase_record import phases_with_record
+from runbook.records.run_state import write_states_for_copy
 from runbook.tools.redact.messages import RedactMessage
 from runbook.tools.redact.redaction import WHOLE_PATH, Redactor, keep_pictures
 
@@ -105,8 +106,9 @@ def write_redacted(folder: Path, out: Path | None = None) -> Path:
         if (folder / name).exists():
             write_text(out / name, _redacted_file(redactor, folder / name))
 
-    for phase in PHASES:
+    for phase in phases_with_record(folder):
         _write_record(redactor, folder, out, phase)
+    write_states_for_copy(folder, out)
     front_page = read_front_page(folder)._replace(changed=changed_files(folder))
     outcome = FrontPage(*redactor.value([*front_page]))
     write_front_page(
@@ -297,8 +299,6 @@ def _write_record(
     """Write the redacted record for a phase, and the notebook and page if there are any."""
     record = folder / "records" / f"{phase}.json"
     notebook = folder / "records" / f"{phase}.ipynb"
-    if not record.exists():
-        return
     write_text(copy / "records" / record.name, _redacted_file(redactor, record))
     if notebook.exists():
         content = notebook_file.read_notebook(notebook)
