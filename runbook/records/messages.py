@@ -12,6 +12,7 @@ class RecordMessage(Message):
     ALL_PHASES_TOOK = "Total time of all phases"
     ANSWER = "{progress}; {problems}"
     BYTES = "{size:,} bytes"
+    CLOCK_SET_BACK = "not known: the clock was set back"
     DELETE_MARK = (
         "Delete it. The step then runs again and keeps the outputs that are already complete."
     )

@@ -25,7 +25,7 @@ from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import said_by_html, set_aside
 from runbook.records.messages import RecordMessage
 from runbook.records.pages.front_page import INDEX_SCORES, FrontPage, write_front_page
-from runbook.records.pages.notebook_page import LARGEST_PAGE, report
+from runbook.records.pages.notebook_page import LARGEST_PAGE, report, seconds_taken, took_text
 from runbook.records.pages.page_parts import show_value
 from runbook.records.pages.runs_index import write_runs_index
 from runbook.records.run_state import read_run, read_runs
@@ -589,3 +589,11 @@ def test_curve_keeps_its_ends_and_stays_small():
     assert f">{escape(name)}<" in drawn
     assert CoreMessage.LOSS_AXIS.fill() in texts_of(str(drawn), "text")
     Page(str(drawn))
+
+
+def test_an_execution_during_which_the_clock_was_set_back_took_no_negative_time():
+    set_back = replace(RECORD, ended="2025-11-21T05:00:00.000000Z")
+    assert took_text(set_back) == RecordMessage.CLOCK_SET_BACK.fill()
+    assert seconds_taken(set_back) == 0, "the total of a report must not shrink"
+    assert took_text(RECORD) == "2 min 30 s"
+    assert took_text(replace(RECORD, ended="")) == ""

@@ -136,14 +136,31 @@ def card_facts(record: PhaseRecord) -> list[tuple[str, str]]:
     facts = [
         ("Site", site.strip('"')),
         ("Started", f"{record.started[:19].replace('T', ' ')} UTC"),
-        ("Took", show_duration(seconds_taken(record)) if record.ended else ""),
+        ("Took", took_text(record)),
         ("Commit", record.commit),
     ]
     return [(name, value) for name, value in facts if value]
 
 
 def seconds_taken(record: PhaseRecord) -> float:
-    """Return how many seconds an execution took, or 0 if it has not ended."""
+    """Return how many seconds an execution took.
+
+    Return 0 if it has not ended, or if the clock was set back, so that nobody knows.
+    """
+    return max(0.0, _seconds_between(record))
+
+
+def took_text(record: PhaseRecord) -> str:
+    """Return how long an execution took, as text; empty if it has not ended."""
+    if record.is_open:
+        return ""
+    seconds = _seconds_between(record)
+    if seconds < 0:
+        return RecordMessage.CLOCK_SET_BACK.fill()
+    return show_duration(seconds)
+
+
+def _seconds_between(record: PhaseRecord) -> float:
     if record.is_open:
         return 0.0
     start = datetime.fromisoformat(record.started)

@@ -9,9 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from runbook.core.checks import Check
-from runbook.core.units import show_duration
 from runbook.records.messages import RecordMessage
-from runbook.records.pages.notebook_page import seconds_taken
+from runbook.records.pages.notebook_page import took_text
 from runbook.records.pages.page_parts import links_for, result_rows
 from runbook.records.run_state import KEY_NUMBERS, OUTDATED, PhaseState, evidence_links
 
@@ -37,7 +36,7 @@ def phase_row(run_folder: Path, phase: PhaseState) -> SimpleNamespace:
         verdict=record.verdict if record else "",
         reason="" if phase.state == "running" else reason,
         helped=links_for(reason, "../"),
-        took=show_duration(seconds_taken(record)) if record and record.ended else "",
+        took=took_text(record) if record else "",
         checks=_checks_text(record.checks) if record else "",
         results=results[:SHOWN_RESULTS],
         links=[*reports, *evidence_links(run_folder, phase.phase)],
