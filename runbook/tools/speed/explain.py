@@ -17,6 +17,7 @@ from runbook.plan_file.schema import ModelShape
 from runbook.planning.cost.iteration import StepSetup, iteration
 from runbook.tools.speed.changes import modelled_parts
 from runbook.tools.speed.checks import checks_of
+from runbook.tools.speed.clues import clues_in
 from runbook.tools.speed.described_training import (
     DescribedTraining,
     described_training,
@@ -30,7 +31,7 @@ from runbook.tools.speed.parts import GapPart, fill
 from runbook.tools.speed.published_rows import billions_in
 from runbook.tools.speed.ruled_out import causes_ruled_out
 from runbook.tools.speed.signs import distinct_lines, signs, stated_causes
-from runbook.tools.speed.similar_stories import SimilarStories, StoryIndex
+from runbook.tools.speed.similar_stories import SimilarStories, StoryIndex, prose_of
 from runbook.tools.speed.story_suspects import with_stories
 from runbook.tools.speed.suspects import LISTED_CAUSES, ranked_suspects
 from runbook.tools.speed.topics import asks_about_speed, complains
@@ -292,7 +293,8 @@ def _with_suspects(
     """
     symptoms = [part for part in parts if part.same_effect]
     suspects = ranked_suspects(description.text, description.facts, symptoms, slowdown)
-    suspects = with_stories(suspects, description.similar)
+    clues = clues_in(prose_of(description.text))
+    suspects = with_stories(suspects, description.similar, clues)
     plain = distinct_lines(description.text.lower())
     ruled_out = causes_ruled_out(plain) - {part.name for part in parts}
     suspects = [suspect for suspect in suspects if suspect.part.name not in ruled_out]
