@@ -148,8 +148,8 @@ class JobMessage(Message):
     QUEUES_UNKNOWN = "{speaker} does not list its {queue_word}s, so nothing was submitted."
     QUEUE_SAYS = "{problem} (the queue reports: {words})"
     QUEUE_FULL = (
-        "{name} holds as many jobs as it may, of all users (MaxJobCount in slurm.conf). Submit again "
-        "later, or ask the operators. {lost}"
+        "{name} accepts no further job at present: it holds as many jobs of all users as it may "
+        "(MaxJobCount in slurm.conf), or is too busy. Submit again later, or ask the operators. {lost}"
     )
     QUEUE_NOT_REACHED = "{speaker} could not be reached; nothing was submitted. {last_words}"
     QUEUE_SILENT = "{speaker} does not answer."
@@ -198,6 +198,10 @@ class JobMessage(Message):
     )
     TRAINER_NOT_IMPORTED = (
         "the trainer cannot be imported: pip install 'gpt3-runbook[train]'.\n{last_lines}"
+    )
+    VARIABLES_READ = (
+        " {program} also read {variables} from this shell: unset what the job does not need, in the "
+        "shell or in the file that sets it."
     )
 
 

@@ -172,9 +172,18 @@ class Queue(ABC):
             raise NotReachedError(
                 JobMessage.QUEUE_NOT_REACHED, speaker=self.speaker, last_words=last_words
             )
+        inherited = {name: value for name, value in os.environ.items() if name not in env}
+        variables = self.other_variables(inherited)
+        if variables:
+            names = ", ".join(variables)
+            last_words += JobMessage.VARIABLES_READ.fill(program=argv[0], variables=names)
         raise JobError(
             JobMessage.JOB_REFUSED, name=self.name, folder=folder.path, last_words=last_words
         )
+
+    def other_variables(self, environment: Mapping[str, str]) -> list[str]:
+        """Return the variables by which a shell changes each submission, with their values."""
+        return []
 
     def overriding_variables(self, script: str, environment: Mapping[str, str]) -> list[str]:
         """Return environment variables that would override requests in the job script."""

@@ -274,6 +274,11 @@ class Slurm(Queue):
         removed = [HOLDER_VARIABLE, *slurm_variables]
         return argv, {name: None for name in removed if name != "SLURM_CONF"}
 
+    def other_variables(self, environment: Mapping[str, str]) -> list[str]:
+        """Return the sbatch variables in an environment, each with its value."""
+        names = sorted(name for name in environment if name.startswith(_SUBMIT_PREFIX))
+        return [f"{name}={environment[name]}" for name in names]
+
     def overriding_variables(self, script: str, environment: Mapping[str, str]) -> list[str]:
         r"""Return the sbatch variables whose options the script itself sets.
 
@@ -396,6 +401,18 @@ class Slurm(Queue):
         if ended.exit_code:
             raise QueueSilentError(shell.last_lines(ended.err, 6))
         return ended.out
+
+    def completing_jobs(self, partition: str) -> list[tuple[str, str]]:
+        """Return the jobs that have ended but still hold nodes, with the nodes, in a partition.
+
+        Slurm gives such nodes to no other job until the epilog and all processes have ended.
+        """
+        selected = [f"--partition={partition}"] if partition else []
+        text = self.answer(
+            *("squeue", "--noheader", "--all", "--states=COMPLETING"), *selected, "--format=%i|%N"
+        )
+        pairs = [line.partition("|")[::2] for line in text.splitlines()]
+        return [(job.strip(), nodes.strip()) for job, nodes in pairs if nodes.strip()]
 
     def is_leaving(self, job: str) -> bool:
         """Return whether job nodes still run the last steps or the site epilog."""

@@ -19,10 +19,14 @@ VIRTUAL = re.compile(r"(veth|docker|br-|virbr|cni|flannel|cali|tun|tap|vnet)")
 # SIOCGIFADDR in linux/sockios.h
 _GET_ADDRESS = 0x8915
 _GET_FLAGS = 0x8913  # SIOCGIFFLAGS
+_GET_HARDWARE = 0x8927  # SIOCGIFHWADDR
 _GET_MTU = 0x8921  # SIOCGIFMTU
 _IS_UP = 0x1
 _IS_RUNNING = 0x40
 ROUTES = Path("/proc/self/net/route")
+LOOPBACK = "127.0.0.1"
+LOOPBACK_SECONDS = 4.0
+"""Time limit for a connection within the node. The kernel repeats a lost packet after 1 and 3 s."""
 NAME_ATTEMPTS = 2
 SUSPECT_NAME_SECONDS = 0.5
 """A name look-up is repeated if it takes longer than this many seconds."""
@@ -42,6 +46,7 @@ def look_at_interfaces() -> Facts:
     names = sorted(name for _, name in socket.if_nameindex())
     return {
         "interfaces": {name: describe_interface(name) for name in names},
+        "loopback_error": loopback_error(),
         "addresses": local_addresses(),
         "infiniband": _infiniband(),
         "chosen": {name: os.environ.get(name, "") for name in INTERFACE_VARIABLES},
@@ -56,6 +61,7 @@ def describe_interface(name: str) -> Facts:
     flags = _ask_interface(name, _GET_FLAGS, "H")
     is_up = flags is not None and bool(flags & _IS_UP) and bool(flags & _IS_RUNNING)
     return {
+        "hardware": hardware_address(name),
         "address": interface_address(name),
         "is_up": is_up,
         "mtu": _ask_interface(name, _GET_MTU, "i"),
@@ -76,6 +82,32 @@ def interface_address(name: str) -> str:
             return ""
 
     return socket.inet_ntoa(reply[20:24])
+
+
+def hardware_address(name: str) -> str:
+    """Return the hardware address of an interface, or an empty string."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
+        try:
+            reply = fcntl.ioctl(
+                probe_socket.fileno(), _GET_HARDWARE, struct.pack("256s", name.encode())
+            )
+        except OSError:
+            return ""
+
+    return reply[18:24].hex(":")
+
+
+def loopback_error() -> str:
+    """Return why a connection within this node fails, or an empty string.
+
+    The interface `lo` may be up while a firewall drops its packets.
+    """
+    try:
+        with socket.create_server((LOOPBACK, 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=LOOPBACK_SECONDS).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _ask_interface(name: str, request: int, form: str) -> int | None:

@@ -114,6 +114,10 @@ class PhaseMessage(Message):
     GPUS_HIDDEN = "GPUs of a node are hidden from its processes"
     GPU_IN_USE = "GPU {number} {use} %, {memory} MiB"
     GPU_MEMORY_IN_USE = "{host} {number}: {memory} in use"
+    MORE_THREADS_THAN_CORES = (
+        "OMP_NUM_THREADS={threads}: {ranks} ranks start {total} threads on {cores} cores, and wait "
+        "for each other"
+    )
     HARMFUL_VARIABLE = "{name}={value}: {effect} ({source})"
     HAS_EVERY_FILE = "Nothing to download: {home} (data.folder) has every file."
     HAS_OTHER_FILES = (
@@ -125,6 +129,19 @@ class PhaseMessage(Message):
     HISTORY_NOT_KEPT = "not kept (PBS's default)"
     IMAGE_NOT_READABLE = "{image}: {reason}"
     IMAGE_OF_NO_KIND = "{image} is neither SquashFS nor SIF"
+    DELETE_NEIGHBOUR = (
+        "Delete the entry on that node (`ip neigh del ADDRESS dev DEVICE`), and the file that makes it "
+        "at boot (/etc/ethers)."
+    )
+    END_COMPLETING = (
+        "Ask the operators about these nodes: an epilog that hangs, or a process that cannot be ended "
+        "(UnkillableStepTimeout). They accept jobs again after `scontrol update nodename=NAME "
+        "state=down reason=completing` and `state=resume`."
+    )
+    FIXED_NEIGHBOUR = (
+        "packets for {name} ({address}) go to the network card {card}, which {name} does not have: a "
+        "fixed entry in the table of neighbours (`ip neigh`), as after a card was replaced"
+    )
     JOB_ENDED = "{name} ended as {state} ({reason}). Its last output:"
     JOB_FAILED = (
         "{ended}{why}\nThe complete log: {err} and {out}. After fixing the cause, launch again: it "
@@ -194,6 +211,10 @@ class PhaseMessage(Message):
         "such as a user that the node does not know (`id`), a full spool folder, or a firewall in "
         "front of srun's ports on the first node (SrunPortRange)"
     )
+    LAUNCH_UNANSWERED = (
+        "no connection from {node} reaches {first} at port {port}, and srun there listens on such "
+        "ports ({range}): a firewall. So tasks on {node} end as soon as they start"
+    )
     LAUNCH_UNREACHED = (
         "Slurm could not start the program on {node}: {text}. The job's first node does not reach "
         "it: a firewall, isolated ports of a switch, or a wrong address or route"
@@ -215,6 +236,10 @@ class PhaseMessage(Message):
     LOCALHOST_ELSEWHERE = "localhost is {address}"
     LONGER_TRAINING_GOES_ON = (
         " A training run that differs only in length or layout continues from its checkpoint."
+    )
+    LOOPBACK_BLOCKED = (
+        "lo is up, but a connection from the node to itself at 127.0.0.1 fails ({error}): a firewall "
+        "drops packets of the loopback interface"
     )
     LOOPBACK_UNUSABLE = "{problem}: programs on the node cannot reach each other at 127.0.0.1"
     EARLIER_RESULT = "earlier result"
@@ -249,6 +274,7 @@ class PhaseMessage(Message):
     NEVER_STOPPED = "the job ran to its end without a stop, so a resume was not tried"
     NEWEST_RECORD_SAYS = "its newest record says {state}"
     NODES_IN_MULTIPLES = "nodes in multiples of"
+    NODES_COMPLETING = "{nodes} still clean up after job {job} (completing)"
     NODES_NOT_RESERVED = "{free} of {total} nodes are not reserved in the next {time_limit}"
     NOTEBOOKS_MISSING = (
         "The notebooks are neither in {package} nor next to it: this installation is incomplete. "
@@ -383,6 +409,10 @@ class PhaseMessage(Message):
     REPAIR_DRAINED_NODES = (
         "Ask the operators for the reason (a prolog's output is in slurmd's log on that node). After "
         "the repair: scontrol update nodename=NAME state=resume."
+    )
+    REPAIR_LOOPBACK = (
+        "Set the interface up on that node (ip link set lo up), and let its firewall accept all "
+        "packets of it (nft list ruleset, iptables -S)."
     )
     REPAIR_PATH = (
         "Compare the node's mounts and routes with those of the other nodes (findmnt, ip route get "

@@ -180,3 +180,22 @@ def test_a_queue_with_too_many_jobs_is_named(controller, scheduler, folder, monk
     with refuses(UnknownSubmissionError, JobMessage.QUEUE_FULL, lost=containing(full)):
         scheduler.submit(folder)
     assert folder.record.exists()
+
+
+def test_variables_of_the_shell_that_a_refused_submission_read_are_named(
+    controller, scheduler, folder, monkeypatch
+):
+    monkeypatch.setenv("SBATCH_RESERVATION", "workshop")
+    monkeypatch.setenv("SBATCH_PARTITION", "debug")
+    folder.script.write_text("#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --partition=main\n")
+    controller.fail("sbatch", "Batch job submission failed: Requested reservation is invalid")
+    with pytest.raises(JobError) as caught:
+        scheduler.submit(folder)
+    read = JobMessage.VARIABLES_READ.fill(program="sbatch", variables="SBATCH_RESERVATION=workshop")
+    assert read in str(caught.value)
+
+
+def test_jobs_that_still_clean_up_are_listed_with_their_nodes(controller):
+    controller.add("squeue", "printf '9|node2\\n10|\\n11|rack0n[1-2]\\n'")
+    assert Slurm().completing_jobs("main") == [("9", "node2"), ("11", "rack0n[1-2]")]
+    assert "--partition=main" in (controller.folder / "squeue.calls").read_text()

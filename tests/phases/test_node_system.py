@@ -329,3 +329,12 @@ def test_a_set_folder_for_downloads_is_tried_and_a_full_one_is_told_from_a_read_
     assert facts["TORCH_HOME"]["error"] == ""
     monkeypatch.setattr(caches, "write_error", lambda folder: os.strerror(errno.EDQUOT))
     assert caches.look_at_stores()["TORCH_HOME"]["is_full"]
+
+
+def test_a_connection_within_this_machine_works_and_a_refused_one_is_told(monkeypatch):
+    assert networks.loopback_error() == ""
+    card = Path("/sys/class/net/lo/address").read_text().strip()
+    assert networks.hardware_address("lo") == card
+    assert networks.hardware_address("gone0") == ""
+    monkeypatch.setattr(networks, "LOOPBACK", "192.0.2.1")
+    assert networks.loopback_error().startswith(os.strerror(errno.EADDRNOTAVAIL))

@@ -7,12 +7,14 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from suite.messages import says
 
 from runbook.core import shell
+from runbook.core.errors import RecordError
 from runbook.core.units import show_duration
 from runbook.jobs.job_folder import JobFolder
 from runbook.jobs.render.preflight_job import NODE_SETUP
@@ -33,7 +35,7 @@ from runbook.phases.p01_environment.preflight.group_rules import (
     transport_check,
 )
 from runbook.phases.p01_environment.preflight.host_rules import host_checks, temporary_path_fault
-from runbook.phases.p01_environment.preflight.interface_rules import overlap_text
+from runbook.phases.p01_environment.preflight.interface_rules import neighbour_text, overlap_text
 from runbook.phases.p01_environment.preflight.job_answers import (
     END,
     STEP,
@@ -44,11 +46,19 @@ from runbook.phases.p01_environment.preflight.launcher_output import first_end, 
 from runbook.phases.p01_environment.preflight.link_rules import link_checks
 from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PreflightCheck
 from runbook.phases.p01_environment.preflight.run_preflight import (
+    PreflightResult,
+    RungResult,
     _outer_checkpoints,
     _with_first_end,
+    answers_folder_checks,
     with_early_end,
+    write_answers,
 )
-from runbook.phases.p01_environment.preflight.set_up_rules import opening_check, remove_ipc_fault
+from runbook.phases.p01_environment.preflight.set_up_rules import (
+    opening_check,
+    remove_ipc_fault,
+    threads_fault,
+)
 from runbook.phases.p01_environment.preflight.step_rules import step_end_check
 from runbook.phases.p01_environment.preflight.torch_rules import compiler_check, torch_checks
 from runbook.plan_file import group_limits
@@ -537,6 +547,66 @@ def test_a_full_folder_is_a_defect_on_all_nodes_if_the_job_writes_there(
         (check,) = checks
         assert check.verdict == "fail"
         assert PhaseMessage.CACHE_UNWRITABLE.fill(variable="HF_HOME", **store) in check.value
+
+
+@pytest.mark.parametrize(
+    ("threads", "ranks", "cores", "on_node", "is_fault"),
+    [
+        ("64", 1, 2, "", True),
+        ("64", 1, 0, "8", True),
+        ("8", 8, 64, "128", False),
+        ("64", 8, 64, "128", True),
+        # Two hyper-threads of each core.
+        ("16", 8, 64, "", False),
+        ("64", 1, 0, "", False),
+        ("", 1, 2, "8", False),
+        ("4,2", 1, 1, "", True),
+    ],
+)
+def test_more_threads_than_cores_are_a_warning(threads, ranks, cores, on_node, is_fault):
+    expected = replace(EXPECTED, cores_per_node=cores, devices_per_node=ranks)
+    facts = {"OMP_NUM_THREADS": threads, "SLURM_CPUS_ON_NODE": on_node}
+    assert bool(threads_fault(facts, expected)) == is_fault
+
+
+ARP = """\
+IP address       HW type     Flags       HW address            Mask     Device
+10.66.0.1        0x1         0x6         02:00:00:00:00:99     *        eth0
+10.66.0.254      0x1         0x2         02:00:00:00:00:fe     *        eth0
+"""
+"""Captured on 2026-11-29 from the tests' cluster, after `ip neigh replace ... nud permanent`."""
+
+
+def test_a_fixed_neighbour_entry_for_a_card_that_the_node_does_not_have_is_named():
+    cards = {"eth0": {"hardware": "02:00:00:00:00:01"}, "lo": {"hardware": "00:00:00:00:00:00"}}
+    facts = {"n1": {"addresses": ["127.0.0.1", "10.66.0.1"], "interfaces": cards}}
+    text = PhaseMessage.FIXED_NEIGHBOUR.fill(
+        name="n1", address="10.66.0.1", card="02:00:00:00:00:99"
+    )
+    assert neighbour_text(ARP, facts) == text
+    # The node may have set a fixed entry for the right card, and routers answer for other nodes.
+    assert neighbour_text(ARP.replace(":99", ":01"), facts) == ""
+    assert neighbour_text(ARP.replace("0x6", "0x2"), facts) == ""
+    assert neighbour_text("", facts) == ""
+
+
+def test_a_firewall_that_drops_loopback_packets_is_a_defect():
+    answers = hosts("interfaces", loopback_error="timed out")
+    (check,) = broken(host_checks(answers, EXPECTED))
+    assert (check.name, check.verdict) == (PreflightCheck.NETWORK_INTERFACE, "fail")
+    assert PhaseMessage.LOOPBACK_BLOCKED.fill(error="timed out") in check.value
+    assert check.remedy == PhaseMessage.REPAIR_LOOPBACK.fill()
+
+
+def test_a_run_folder_that_takes_no_file_is_named_without_a_job(tmp_path):
+    assert answers_folder_checks(tmp_path / "run") == []
+    (check,) = answers_folder_checks(Path("/sys/kernel/run"))
+    assert (check.name, check.verdict) == (PreflightCheck.SHARED_FOLDER, "fail")
+    assert "/sys/kernel" in check.value
+    rung = RungResult("questions", (check,), 0.0)
+    write_answers(Path("/sys/kernel/run"), PreflightResult((rung,)))
+    with pytest.raises(RecordError):
+        write_answers(Path("/sys/kernel/run"), PreflightResult())
 
 
 @pytest.mark.parametrize(

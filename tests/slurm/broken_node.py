@@ -15,6 +15,8 @@ from pathlib import Path
 from two_nodes import Cluster
 
 HERE = Path(__file__).parent
+FULL_TABLE_SECONDS = 4.0
+"""sbatch waits longer than this only if Slurm's table of jobs is full."""
 CGROUPS = Path("/sys/fs/cgroup")
 HUNG_MOUNT = """\
 import ctypes, os, sys, time
@@ -183,6 +185,43 @@ class BrokenNode:
         self._is_touched = True
         self._settings_file.write_text(text)
         self.cluster.do("exec", "scontrol", "reconfigure")
+
+    def mount_everywhere(self, folder: Path, options: str) -> None:
+        """Mount a file system in memory on this machine and on all nodes, which start again."""
+        self._is_touched = True
+        self._repairs.append(lambda: self._restart_all("umount", str(folder)))
+        self._restart_all("mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder))
+
+    def _restart_all(self, *first: str) -> None:
+        """Run a command on this machine, and start all nodes again, which inherit its mounts."""
+        names = [f"node{number + 1}" for number in range(self.cluster.nodes)]
+        for name in names:
+            self.cluster.do("crash", name)
+        subprocess.run(first, check=True)
+        for name in names:
+            self.cluster.do("boot", name)
+        self.cluster.wait_idle()
+
+    def reboot(self, reason: str) -> None:
+        """Ask Slurm to reboot the node."""
+        self._is_touched = True
+        self.cluster.do("exec", "scontrol", "reboot", "ASAP", f"reason={reason}", self.name)
+
+    def hold_jobs(self, most: int) -> None:
+        """Submit jobs that are held, until Slurm accepts no more."""
+        self._repairs.append(lambda: self.cluster.do("exec", "scancel", "--user=root"))
+        argv = ["sbatch", "--hold", "--output=/dev/null", "--wrap=true"]
+        for _ in range(most):
+            try:
+                subprocess.run(
+                    argv,
+                    env=self.cluster.environment,
+                    check=True,
+                    capture_output=True,
+                    timeout=FULL_TABLE_SECONDS,
+                )
+            except subprocess.TimeoutExpired:
+                return
 
     def reserve(self, *options: str, users: str = "nobody") -> None:
         """Reserve the cluster nodes for somebody else."""

@@ -357,6 +357,42 @@ def odd_set_up(node: BrokenNode, place: Place) -> None:
     localhost_elsewhere(node, place)
 
 
+def full_home(node: BrokenNode, place: Place) -> None:
+    """Let the home folder accept only empty files on both nodes."""
+    for name in ("node1", "node2"):
+        node.peer(name).run(FULL_HOME.format(work=place.work, home=Path.home()))
+
+
+def crowded_folder(node: BrokenNode, place: Place) -> None:
+    """Put the folder for answers on a disk without free inodes, which both nodes and this machine
+    share.
+    """
+    folder = Path(place.environment)
+    node.mount_everywhere(folder, "nr_inodes=2")
+    folder.joinpath("left").touch()
+
+
+def awaited_reboot(node: BrokenNode, place: Place) -> None:
+    """Let the second node wait for a reboot that does not come."""
+    usual = "MinJobAge=86400"
+    node.replace_settings({usual: f"{usual}\nRebootProgram=/bin/true\nResumeTimeout=3600"})
+    node.reboot("new kernel")
+
+
+def full_job_table(node: BrokenNode, place: Place) -> None:
+    """Fill Slurm's table of jobs with jobs that are held."""
+    usual = "MinJobAge=86400"
+    node.replace_settings({usual: f"{usual}\nMaxJobCount=3"})
+    node.hold_jobs(3)
+
+
+def endless_epilog(node: BrokenNode, place: Place) -> None:
+    """Let the epilog of an earlier job hang on the second node."""
+    script = '[ "$SLURMD_NODENAME" != node2 ] || sleep 3600'
+    scheduler_script("Epilog", script)(node, place)
+    node.cluster.ask("srun", "--nodes=1", f"--nodelist={node.name}", "true")
+
+
 def extra_interface(state: str) -> Break:
     """Give the second node a network device that leads nowhere, up or down."""
     return lambda node, place: node.run(EXTRA_INTERFACE.format(state=state))
@@ -404,6 +440,26 @@ sed 's/^hosts:.*/hosts: dns files/' /etc/nsswitch.conf > {work}/nsswitch.conf
 mount --bind {work}/nsswitch.conf /etc/nsswitch.conf
 echo 'nameserver 10.66.0.77' > {work}/resolv.conf
 mount --bind {work}/resolv.conf /etc/resolv.conf
+"""
+WITHOUT_LOOPBACK = """
+nft 'add table inet f; add chain inet f in {{ type filter hook input priority 0; }};
+  add rule inet f in iifname lo drop'
+"""
+FIXED_NEIGHBOUR = "ip neigh replace 10.66.0.1 lladdr 02:00:00:00:00:99 nud permanent dev eth0"
+FEW_NEW_CONNECTIONS = """
+nft 'add table inet f; add chain inet f in {{ type filter hook input priority 0; }};
+  add rule inet f in iifname eth0 tcp dport {{ 16817, 17000, 60001-63000 }} accept;
+  add rule inet f in iifname eth0 tcp flags & (syn|ack) == syn ct state new \
+    limit rate over 12/minute burst 6 packets drop'
+"""
+CLOSED_SRUN_PORTS = """
+nft 'add table inet f; add chain inet f in {{ type filter hook input priority 0; }};
+  add rule inet f in iifname eth0 ip saddr 10.66.0.2 tcp dport 60001-63000 \
+    tcp flags & (syn|ack) == syn drop'
+"""
+FULL_SPOOL = """
+mount -t tmpfs -o size=64k tmpfs {spool}
+head -c 100k /dev/zero >{spool}/left || true
 """
 EPILOG_THAT_KILLS = r"""
 for process in /proc/[0-9]*; do
@@ -966,6 +1022,30 @@ NODE_DEFECTS = (
 )
 FILE_DEFECTS = (
     Defect(
+        "tmp-noexec",
+        "/tmp mounted noexec",
+        ("caches of kernels",),
+        ("/tmp/runbook-cache-0", "noexec"),
+        "node2",
+        on_node("mount -t tmpfs -o size=2g,noexec,mode=1777 tmpfs /tmp"),
+    ),
+    Defect(
+        "full-home-everywhere",
+        "home folder full on both nodes, and HF_HOME in it",
+        ("folders for downloads",),
+        ("HF_HOME", "No space left"),
+        "node1",
+        full_home,
+        variables={"HF_HOME": "~/hf"},
+    ),
+    Defect(
+        "run-without-inodes",
+        "folder of the run on a disk without free inodes",
+        ("shared folder",),
+        ("no inodes are free",),
+        breaks=crowded_folder,
+    ),
+    Defect(
         "retention",
         "volume that refuses to rename and delete files",
         ("job (hosts)", "shared folder"),
@@ -1111,6 +1191,41 @@ FILE_DEFECTS = (
     ),
 )
 NETWORK_DEFECTS = (
+    Defect(
+        "no-loopback",
+        "firewall that drops packets of the loopback interface",
+        ("network interface",),
+        ("127.0.0.1", "firewall"),
+        "node2",
+        on_node(WITHOUT_LOOPBACK),
+        program="nft",
+    ),
+    Defect(
+        "fixed-neighbour",
+        "fixed entry in the table of neighbours, for a network card that was replaced",
+        ("answers (hosts)",),
+        ("10.66.0.1", "02:00:00:00:00:99"),
+        "node2",
+        on_node(FIXED_NEIGHBOUR),
+    ),
+    Defect(
+        "few-new-connections",
+        "firewall that allows six new connections in 30 s",
+        ("links between nodes",),
+        ("node1 to node2", "firewall"),
+        "node2",
+        on_node(FEW_NEW_CONNECTIONS),
+        program="nft",
+    ),
+    Defect(
+        "closed-srun-ports",
+        "firewall on the first node for the ports of srun",
+        ("answers (hosts)",),
+        ("node2", "SrunPortRange", "firewall"),
+        "node2",
+        on_first_node(CLOSED_SRUN_PORTS),
+        program="nft",
+    ),
     Defect(
         "names-before-files",
         "first node asks a name server that is switched off before /etc/hosts",
@@ -1372,6 +1487,22 @@ NETWORK_DEFECTS = (
 )
 RANK_DEFECTS = (
     Defect(
+        "many-threads",
+        "TaskProlog that exports OMP_NUM_THREADS=64",
+        ("threads of the ranks",),
+        ("OMP_NUM_THREADS=64",),
+        "node2",
+        task_prolog("export OMP_NUM_THREADS=64"),
+    ),
+    Defect(
+        "python-home",
+        "TaskProlog that exports PYTHONHOME of another Python",
+        ("answers (hosts)",),
+        ("PYTHONHOME=/apps/python/3.7",),
+        "node2",
+        task_prolog("export PYTHONHOME=/apps/python/3.7"),
+    ),
+    Defect(
         "bound-threads",
         "TaskProlog that exports OMP_PROC_BIND=close, two ranks on each node",
         ("cores of the ranks",),
@@ -1425,6 +1556,57 @@ RANK_DEFECTS = (
     ),
 )
 QUEUE_DEFECTS = (
+    Defect(
+        "few-nodes",
+        "partition for jobs of at least three nodes",
+        ("limits of jobs.training",),
+        ("at least 3",),
+        breaks=lambda node, place: node.configure(
+            "PartitionName=large Nodes=ALL MinNodes=3 MaxTime=01:00:00 State=UP"
+        ),
+        options=("--set", "jobs.training.partition=large"),
+    ),
+    Defect(
+        "awaited-reboot",
+        "node that waits for a reboot",
+        ("nodes of the queue",),
+        ("node2", "reboot"),
+        "node2",
+        awaited_reboot,
+    ),
+    Defect(
+        "full-spool",
+        "folder of slurmd on a full disk",
+        ("job (after the job)",),
+        ("SlurmdSpoolDir is full",),
+        "node2",
+        lambda node, place: node.run(
+            FULL_SPOOL.format(spool=node.cluster.folder / "spool" / node.name)
+        ),
+    ),
+    Defect(
+        "old-reservation",
+        "SBATCH_RESERVATION of the shell with a reservation that is over",
+        ("queue",),
+        ("SBATCH_RESERVATION=workshop", "reservation is invalid"),
+        variables={"SBATCH_RESERVATION": "workshop"},
+    ),
+    Defect(
+        "full-job-table",
+        "as many jobs as Slurm may hold (MaxJobCount)",
+        ("queue",),
+        ("MaxJobCount",),
+        breaks=full_job_table,
+    ),
+    Defect(
+        "endless-epilog",
+        "node on which the epilog of an earlier job hangs",
+        ("queue",),
+        ("node2", "completing"),
+        "node2",
+        endless_epilog,
+        options=("--wait", "0.15"),
+    ),
     Defect(
         "wait-time",
         "WaitTime of 5 s in slurm.conf",

@@ -37,6 +37,9 @@ QUICK = (
     ("older-slurm-conf", "bridge"),
     ("full-home", "cut-library"),
     ("few-connections", "isolated"),
+    ("fixed-neighbour", "few-nodes"),
+    ("full-home-everywhere", "old-reservation"),
+    ("run-without-inodes", "endless-epilog"),
 )
 """Pairs that take a few seconds each. Their stages come before the ranks start."""
 

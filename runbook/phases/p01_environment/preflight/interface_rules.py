@@ -18,6 +18,8 @@ from runbook.phases.p01_environment.preflight.placed_check import (
     PreflightCheck,
 )
 
+PERMANENT_NEIGHBOUR = 0x4
+"""ATF_PERM in linux/if_arp.h."""
 INNER_ADDRESSES = ("127.", "::1", "fe80:")
 """Prefixes of loopback and link-local addresses, which every node has."""
 
@@ -67,6 +69,30 @@ def overlap_text(routes: str, interfaces_of: Mapping[str, NodeFacts]) -> str:
     return ""
 
 
+def neighbour_text(neighbours: str, interfaces_of: Mapping[str, NodeFacts]) -> str:
+    """Describe the first node for which a fixed entry names a network card that it does not have.
+
+    The text is empty if there is none. `neighbours` is the content of /proc/net/arp. An entry that
+    the kernel has learned itself may name a router, so it is not judged.
+    """
+    fixed = {}
+    for line in neighbours.splitlines():
+        columns = line.split()
+        is_entry = len(columns) >= 4 and columns[2].startswith("0x")
+        if is_entry and int(columns[2], 16) & PERMANENT_NEIGHBOUR:
+            fixed[columns[0]] = columns[3].lower()
+
+    for name, facts in interfaces_of.items():
+        cards = {each.get("hardware", "") for each in facts["interfaces"].values()}
+        for address in facts["addresses"]:
+            if address in fixed and fixed[address] not in cards:
+                return PhaseMessage.FIXED_NEIGHBOUR.fill(
+                    name=name, address=address, card=fixed[address]
+                )
+
+    return ""
+
+
 def _go_into_a_bridge(interfaces: Sequence[str]) -> bool:
     """Return whether a bridge takes the packets for an address that another interface could reach.
 
@@ -100,10 +126,13 @@ def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck
         fault = interface_fault(facts, expected)
         if fault:
             faults[node] = fault
+        if fault and fault != loopback_fault(facts):
             offered[node] = _usable_interfaces(facts)
 
     if faults:
-        remedy = PhaseMessage.NAME_OFFERED_INTERFACES.fill(offered=by_node(offered))
+        remedy = PhaseMessage.REPAIR_LOOPBACK.fill()
+        if offered:
+            remedy = PhaseMessage.NAME_OFFERED_INTERFACES.fill(offered=by_node(offered))
         return rule.broken(by_node(faults), list(faults), remedy=remedy)
 
     return rule.passed("as named", ", ".join(answers.nodes))
@@ -119,11 +148,8 @@ def interface_fault(facts: NodeFacts, expected: Expectations) -> str:
         if problem:
             return f"{variable}={value}: {problem}"
 
-    loopback = facts["interfaces"].get("lo")
-    if loopback is not None and not _is_usable(loopback):
-        return PhaseMessage.LOOPBACK_UNUSABLE.fill(
-            problem=_unusable_text("lo", facts["interfaces"])
-        )
+    if loopback_fault(facts):
+        return loopback_fault(facts)
     inactive = []
     for port, state in facts["infiniband"].items():
         if "ACTIVE" not in state:
@@ -131,6 +157,18 @@ def interface_fault(facts: NodeFacts, expected: Expectations) -> str:
 
     if expected.fabric == "verbs" and inactive and len(inactive) == len(facts["infiniband"]):
         return f"no InfiniBand port is active: {', '.join(inactive)}"
+    return ""
+
+
+def loopback_fault(facts: NodeFacts) -> str:
+    """Return why programs on the node cannot reach each other at 127.0.0.1, or an empty string."""
+    loopback = facts["interfaces"].get("lo")
+    if loopback is not None and not _is_usable(loopback):
+        return PhaseMessage.LOOPBACK_UNUSABLE.fill(
+            problem=_unusable_text("lo", facts["interfaces"])
+        )
+    if facts.get("loopback_error"):
+        return PhaseMessage.LOOPBACK_BLOCKED.fill(error=facts["loopback_error"])
     return ""
 
 

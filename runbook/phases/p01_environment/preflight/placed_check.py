@@ -69,6 +69,7 @@ class PreflightCheck(StrEnum):
     SYSTEM_FOLDERS = "folders of the kernel"
     TEMPORARY_FOLDER = "temporary folder"
     TEMPORARY_PATH = "path of the temporary folder"
+    THREADS = "threads of the ranks"
     TIME_GRANTED = "time granted"
     TORCH_IMPORT = "import of torch"
     TORCH_LIBRARIES = "libraries of torch"

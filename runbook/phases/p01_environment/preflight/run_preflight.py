@@ -4,6 +4,7 @@ Checks that need no job come first, then the stages on the nodes.
 """
 
 import json
+import re
 import secrets
 import shutil
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.core import shell
-from runbook.core.errors import JobError, ProgramError
+from runbook.core.errors import JobError, ProgramError, RecordError
 from runbook.core.files import write_text
 from runbook.core.units import show_duration
 from runbook.jobs import get_scheduler, job_folder
@@ -33,6 +34,7 @@ from runbook.jobs.schedulers import get_queue
 from runbook.jobs.slurm import Slurm
 from runbook.node_checks.answers import HOSTS, PEERS, TORCH, read_answers
 from runbook.node_checks.shared_folder import TOKEN_NAME
+from runbook.node_checks.written_files import write_error
 from runbook.params import Settings
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.node_probe import ProbeAnswer, probe_checks, read_facts
@@ -51,7 +53,7 @@ from runbook.phases.p01_environment.preflight.host_rules import (
     ROUTES_REMEDY,
     host_checks,
 )
-from runbook.phases.p01_environment.preflight.interface_rules import overlap_text
+from runbook.phases.p01_environment.preflight.interface_rules import neighbour_text, overlap_text
 from runbook.phases.p01_environment.preflight.job_answers import (
     JobAnswers,
     parse_job_answers,
@@ -111,8 +113,14 @@ SHOWN_NODES = 2
 DRAINED_RULE = PlacedRule(
     f"job ({AFTER_JOB})",
     "the nodes accept further jobs after the job has ended",
-    "Ask the operators why the node's epilog fails (its output is in slurmd's log on that node).",
+    "Ask the operators about the reason that Slurm names. slurmd's log on that node has the output "
+    "of an epilog that failed.",
 )
+SRUN_PORTS = "SrunPortRange"
+"""Setting in slurm.conf with the ports on which srun listens for the daemons of the nodes."""
+WAY_BACK_SECONDS = 6
+TIMED_OUT_CODE = 124
+"""Exit code of timeout(1) if the time is over."""
 PASSING_FAULTS = (
     PreflightCheck.FOREIGN_PROGRAMS,
     PreflightCheck.LEFT_PROGRAMS,
@@ -199,7 +207,7 @@ def climb(
     `questions` contains the checks that needed no job. `report` is called with progress messages
     for the user.
     """
-    first = RungResult(QUESTIONS, tuple(questions), 0.0)
+    first = RungResult(QUESTIONS, (*questions, *answers_folder_checks(folder)), 0.0)
     if first.is_defect:
         return PreflightResult((first,), RUNGS)
     if settings.site.scheduler == "local":
@@ -234,6 +242,26 @@ def fit_layout(parallel: Layout, world_size: int) -> str:
     pipeline = gcd(parallel.pipeline, world_size // tensor)
     context = gcd(parallel.context, world_size // tensor // pipeline)
     return f"{tensor}x{pipeline}x{context}"
+
+
+def answers_folder_checks(folder: Path) -> list[Check]:
+    """Return a failed check if this machine cannot write to the folder for the answers.
+
+    Free bytes are not enough: a disk may have no free inodes.
+    """
+    nearest = _existing_folder(folder / ANSWERS)
+    error = write_error(nearest)
+    if not error:
+        return []
+    check = Check(
+        PreflightCheck.SHARED_FOLDER,
+        "fail",
+        f"{nearest}: {error}",
+        "files can be written to the run's folder on this machine",
+        "Delete files there (`df -i` counts inodes, `quota -s` yours), or choose another folder "
+        "(--runs).",
+    )
+    return [check]
 
 
 @contextmanager
@@ -687,6 +715,10 @@ class QueueWatch:
                     f"not started after {show_duration(self._wait_seconds)}; the queue "
                     f"says: {status.reason}"
                 )
+                completing = self._completing_text()
+                if completing:
+                    remedy = PhaseMessage.END_COMPLETING.fill()
+                    return rule.broken(f"{value}; {completing}", remedy=remedy)
                 remedy = (
                     "Request fewer nodes or another partition (jobs.environment), or wait "
                     "longer (--wait)."
@@ -694,6 +726,17 @@ class QueueWatch:
                 return rule.broken(value, remedy=remedy)
 
             time.sleep(POLL_SECONDS)
+
+    def _completing_text(self) -> str:
+        """Return which nodes still clean up after an ended job, so that no job starts there."""
+        queue = get_queue(self._settings.site)
+        if not isinstance(queue, Slurm):
+            return ""
+        texts = []
+        with suppress(JobError, ProgramError):
+            for job, nodes in queue.completing_jobs(preflight_job(self._settings).partition):
+                texts.append(PhaseMessage.NODES_COMPLETING.fill(nodes=nodes, job=job))
+        return "; ".join(texts[:SHOWN_NODES])
 
     def _tell(self, status: JobStatus) -> None:
         text = f"job {status.job_id} is {status.state}"
@@ -767,20 +810,50 @@ class QueueWatch:
         self, queue: Slurm, number: str, node: str, answers: JobAnswers
     ) -> tuple[str, str]:
         """Return why packets to a silent node get lost, with the remedy. Empty if it is unknown."""
+        interfaces_of = answers.facts(HOSTS, "interfaces")
         try:
-            routes = queue.node_output(number, node, "cat", "/proc/net/route")
-            text = overlap_text(routes, answers.facts(HOSTS, "interfaces"))
+            tables = queue.node_output(number, node, "cat", "/proc/net/route", "/proc/net/arp")
+            routes, _, neighbours = tables.partition("IP address")
+            text = overlap_text(routes, interfaces_of)
+            fixed = neighbour_text(neighbours, interfaces_of)
         except (JobError, ProgramError, ValueError):
             return "", ""
 
         if text:
             return f"{node}: {text}", ROUTES_REMEDY
+        if fixed:
+            return f"{node}: {fixed}", PhaseMessage.DELETE_NEIGHBOUR.fill()
         # Slurm has just started a program there, as requested from this machine.
         if node in unreached_nodes(job_folder.read_text(self._job.err)):
             first = answers.nodes[0]
             text = PhaseMessage.PACKETS_LOST_BETWEEN.fill(node=node, first=first)
             return text, PATH_REMEDY
-        return "", ""
+        return self._way_back_fault(queue, number, node, answers), PATH_REMEDY
+
+    def _way_back_fault(self, queue: Slurm, number: str, node: str, answers: JobAnswers) -> str:
+        """Return that a node cannot connect to srun on the first node, or an empty string.
+
+        A port on which nothing listens refuses a connection at once. If there is no answer at all,
+        a firewall drops the packets.
+        """
+        first = answers.nodes[0]
+        try:
+            configured = queue.configuration().get(SRUN_PORTS, "")
+            port = re.match(r"\d+", configured)
+            if node == first or port is None:
+                return ""
+            connect = f"timeout {WAY_BACK_SECONDS} bash -c ': </dev/tcp/{first}/{port[0]}'"
+            output = queue.node_output(
+                number, node, "bash", "-c", f"{connect} 2>/dev/null; echo code $?"
+            )
+        except (JobError, ProgramError):
+            return ""
+
+        if f"code {TIMED_OUT_CODE}" not in output:
+            return ""
+        return PhaseMessage.LAUNCH_UNANSWERED.fill(
+            node=node, first=first, port=port[0], range=f"{SRUN_PORTS}={configured}"
+        )
 
     def rung_after_job(self) -> list[RungResult]:
         """Return a failed check if the queue drained a node after the job had ended.
@@ -851,8 +924,15 @@ class QueueWatch:
 
 
 def write_answers(folder: Path, result: PreflightResult) -> Path:
-    """Save the complete result in the run folder, for comparison with the next preflight."""
+    """Save the complete result in the run folder, for comparison with the next preflight.
+
+    If the result has a defect, such as a full disk, it is shown even if it cannot be saved.
+    """
     path = folder / "environment" / "preflight.json"
     content = result.as_dict() | {"ranks": list(result.ranks)}
-    write_text(path, json.dumps(content, indent=1) + "\n")
+    try:
+        write_text(path, json.dumps(content, indent=1) + "\n")
+    except RecordError:
+        if result.defect is None:
+            raise
     return path

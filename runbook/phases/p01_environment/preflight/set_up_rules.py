@@ -134,6 +134,25 @@ def variables_fault(facts: NodeFacts, expected: Expectations) -> str:
     return "; ".join(faults)
 
 
+def threads_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return the number of threads, if the ranks together start far more than there are cores.
+
+    Hyper-threads count as cores. The fault is empty if the number of cores is unknown.
+    """
+    threads = facts.get("OMP_NUM_THREADS", "").partition(",")[0]
+    cores_of_job = facts.get("SLURM_CPUS_ON_NODE", "")
+    cores = max(expected.cores_per_node, int(cores_of_job) if cores_of_job.isdecimal() else 0)
+    ranks = max(1, expected.devices_per_node)
+    if not threads.isdecimal() or not cores:
+        return ""
+    total = int(threads) * ranks
+    if total <= thresholds.THREADS_PER_CORE.value * cores:
+        return ""
+    return PhaseMessage.MORE_THREADS_THAN_CORES.fill(
+        threads=threads, ranks=ranks, total=total, cores=cores
+    )
+
+
 def shell_variables_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return the variables in the submitting shell that also affect training in the job.
 
@@ -239,6 +258,17 @@ SET_UP_RULES = (
         ),
         FactGroup.ENVIRONMENT.part,
         variables_fault,
+    ),
+    SetUpRule(
+        PlacedRule(
+            PreflightCheck.THREADS,
+            f"the ranks of a node start at most {thresholds.THREADS_PER_CORE.value:g} threads per "
+            f"core: {thresholds.THREADS_PER_CORE.source}",
+            "Remove OMP_NUM_THREADS from the start-up file, module or TaskProlog that sets it: the "
+            "job divides the cores among its ranks itself.",
+        ),
+        FactGroup.ENVIRONMENT.part,
+        threads_fault,
     ),
     SetUpRule(
         PlacedRule(

@@ -44,6 +44,11 @@ OPEN_FILES = Threshold(
     "open files of a process",
     "the kernel's own soft default; gloo and NCCL open sockets to each peer of each group",
 )
+THREADS_PER_CORE = Threshold(
+    2,
+    "OpenMP threads of a node's ranks for each core",
+    "two hyper-threads; NeMo Speech issue 8141 (half of the speed), torchtitan issue 4031",
+)
 PROCESSES = Threshold(
     1024,
     "processes and threads of a user",
