@@ -44,6 +44,9 @@ Slurm clients give up earlier (MessageTimeout, 10 s).
 RETRY_SECONDS = (1.0, 4.0)
 """Seconds before each further attempt, if a queue is too busy to answer or is being restarted."""
 
+RETRY_UNTIL_SECONDS = 8.0
+"""A query is not repeated after this many seconds: Slurm's clients have then tried for 10 s themselves."""
+
 LATE_SECONDS = 180.0
 """How long after an unanswered submission its job may still appear in the queue, in seconds.
 
@@ -210,11 +213,13 @@ class Queue(ABC):
         Raise `error` if the command fails, unless its stderr contains one of the texts in `accept`.
         The command changes nothing if it runs twice: it is repeated if the queue was too busy.
         """
+        last_start = time.monotonic() + RETRY_UNTIL_SECONDS
         ended = self.run_once(*argv)
         passing_signs = (*self.broken_off, *self.unreached)
         for seconds in RETRY_SECONDS:
             is_passing = any(sign in ended.err for sign in passing_signs)
-            if not ended.exit_code or not is_passing:
+            is_late = time.monotonic() > last_start
+            if not ended.exit_code or not is_passing or is_late:
                 break
             time.sleep(seconds)
             ended = self.run_once(*argv)

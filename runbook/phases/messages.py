@@ -115,8 +115,8 @@ class PhaseMessage(Message):
     GPU_IN_USE = "GPU {number} {use} %, {memory} MiB"
     GPU_MEMORY_IN_USE = "{host} {number}: {memory} in use"
     MORE_THREADS_THAN_CORES = (
-        "OMP_NUM_THREADS={threads}: {ranks} ranks start {total} threads on {cores} cores, and wait "
-        "for each other"
+        "OMP_NUM_THREADS={threads}: the ranks of a node start {total} threads, and it has {cores} "
+        "cores"
     )
     HARMFUL_VARIABLE = "{name}={value}: {effect} ({source})"
     HAS_EVERY_FILE = "Nothing to download: {home} (data.folder) has every file."
@@ -274,7 +274,7 @@ class PhaseMessage(Message):
     NEVER_STOPPED = "the job ran to its end without a stop, so a resume was not tried"
     NEWEST_RECORD_SAYS = "its newest record says {state}"
     NODES_IN_MULTIPLES = "nodes in multiples of"
-    NODES_COMPLETING = "{nodes} still clean up after job {job} (completing)"
+    NODES_COMPLETING = "{nodes}: not free again after job {job} (completing)"
     NODES_NOT_RESERVED = "{free} of {total} nodes are not reserved in the next {time_limit}"
     NOTEBOOKS_MISSING = (
         "The notebooks are neither in {package} nor next to it: this installation is incomplete. "

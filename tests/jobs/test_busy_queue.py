@@ -115,6 +115,14 @@ def test_a_controller_that_stays_silent_is_an_error_and_a_refusal_is_not_repeate
     assert controller.num_calls("squeue") == 1
 
 
+def test_a_query_that_took_long_is_not_repeated(controller, monkeypatch):
+    monkeypatch.setattr(queue, "RETRY_UNTIL_SECONDS", -1.0)
+    controller.fail("squeue", *[UNREACHED] * 5)
+    with pytest.raises(QueueSilentError):
+        Slurm().ask("7")
+    assert controller.num_calls("squeue") == 1
+
+
 def test_a_program_on_a_node_is_started_once(controller):
     controller.add("srun", "true")
     controller.fail("srun", UNSPECIFIED)

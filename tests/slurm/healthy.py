@@ -20,6 +20,7 @@ from defects import (
     on_both_nodes,
     on_node,
     preloaded,
+    scheduler_script,
 )
 
 CONTAINER = """\
@@ -163,6 +164,25 @@ HEALTHY = (
             "launcher: torchrun": "launcher: srun\nnode_setup:\n  - 'true'",
         },
         is_simulated=True,
+    ),
+    Defect(
+        "reserved-cores",
+        "two cores of each node reserved for others; an epilog that asks Slurm",
+        (),
+        breaks=all_of(
+            scheduler_script("Epilog", "squeue --noheader | grep -q . || pkill -u nobody; true"),
+            lambda node, place: node.reserve(
+                "starttime=now", "duration=60", "corecnt=2,2", "flags=ignore_jobs"
+            ),
+        ),
+    ),
+    Defect(
+        "magnetic",
+        "all nodes in a magnetic reservation of the user",
+        (),
+        breaks=lambda node, place: node.reserve(
+            "starttime=now", "duration=60", "flags=magnetic,ignore_jobs", users="root"
+        ),
     ),
     Defect(
         "one-node",

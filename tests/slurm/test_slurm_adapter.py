@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -219,6 +220,25 @@ def test_a_submission_whose_answer_was_lost_is_found_and_not_doubled(
     assert [f"slurm-{number}" for number in set(jobs(cluster)) - before] == [job_id]
     assert slurm.submit(folder) == job_id
     assert len(set(jobs(cluster)) - before) == 1
+
+
+def test_a_submission_while_the_controller_restarts_is_made_once(slurm, cluster, run_folder):
+    before = set(jobs(cluster))
+    folder = plain(run_folder, "hold")
+    refusing = slurm.queue.refuse
+
+    def stop_then_refuse(script: str) -> None:
+        refusing(script)
+        cluster.do("ctld-stop")
+        restart.start()
+
+    restart = threading.Timer(12, cluster.do, ["ctld-start"])  # sbatch itself tries for 10 s
+    slurm.queue.refuse = stop_then_refuse
+    job_id = slurm.submit(folder)
+    restart.join()
+    assert [f"slurm-{number}" for number in set(jobs(cluster)) - before] == [job_id]
+    slurm.queue.refuse = refusing
+    assert slurm.submit(folder) == job_id
 
 
 def test_a_submission_that_was_killed_is_found_by_its_mark(slurm, cluster, run_folder):

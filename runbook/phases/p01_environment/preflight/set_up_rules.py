@@ -148,9 +148,7 @@ def threads_fault(facts: NodeFacts, expected: Expectations) -> str:
     total = int(threads) * ranks
     if total <= thresholds.THREADS_PER_CORE.value * cores:
         return ""
-    return PhaseMessage.MORE_THREADS_THAN_CORES.fill(
-        threads=threads, ranks=ranks, total=total, cores=cores
-    )
+    return PhaseMessage.MORE_THREADS_THAN_CORES.fill(threads=threads, total=total, cores=cores)
 
 
 def shell_variables_fault(facts: NodeFacts, expected: Expectations) -> str:
