@@ -17,6 +17,7 @@ from write_pages import cases_table, stories_table
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
 from runbook.tools.speed.checks import checks_of
+from runbook.tools.speed.clues import clues_in
 from runbook.tools.speed.explain import Explanation, explain
 from runbook.tools.speed.facts import read_facts
 from runbook.tools.speed.gap import explain_log
@@ -32,8 +33,8 @@ from runbook.tools.speed.public_stories import (
 from runbook.tools.speed.ruled_out import causes_ruled_out
 from runbook.tools.speed.similar_stories import LEAST_KNOWN_WORDS, NEAREST, StoryIndex, terms_of
 from runbook.tools.speed.story_subjects import subjects_in
-from runbook.tools.speed.story_suspects import REMEDIES
-from runbook.tools.speed.suspects import LISTED_CAUSES
+from runbook.tools.speed.story_suspects import REMEDIES, TWINS, with_stories
+from runbook.tools.speed.suspects import LISTED_CAUSES, Suspect, ranked_suspects
 from runbook.tools.speed.typical_cases import TABLE as CASES
 from runbook.tools.speed.typical_cases import TypicalCase, read_cases
 
@@ -73,6 +74,10 @@ def answer(models):
         return explain(text, parse_lines([]), read_facts(text, {}), models, stories)
 
     return tell
+
+
+def _suspects(text: str) -> list[Suspect]:
+    return ranked_suspects(text, read_facts(text, {}))
 
 
 def _first_causes(explained: Explanation) -> list[str]:
@@ -156,6 +161,24 @@ def test_a_cause_without_a_sign_gets_the_remedy_that_includes_what_stories_accep
     parts = [part for part in explained.parts if part.stories]
     assert parts
     assert any(part.remedy == REMEDIES[part.name] for part in parts)
+
+
+def test_network_and_communication_share_a_place_with_both_remedies(answer, index):
+    text = "Our llama run is slower on two nodes than on one node with 8 A100, why?"
+    shares = index.similar(text).shares()
+    assert shares["network"] > 0
+    assert shares["communication"] > 0
+    explained = answer(text, index)
+    first = _first_causes(explained)
+    assert len(first) == LISTED_CAUSES
+    assert len({"network", "communication"} & {*first}) == 1
+    (suspected,) = [
+        suspect.part
+        for suspect in with_stories(_suspects(text), index.similar(text), clues_in(text.lower()))
+        if suspect.part.name in TWINS
+    ]
+    assert "NCCL_DEBUG" in suspected.remedy
+    assert "topo" in suspected.remedy
 
 
 def test_a_clue_puts_its_cause_first(answer, index):

@@ -32,7 +32,7 @@ from runbook.tools.speed.published_rows import billions_in
 from runbook.tools.speed.ruled_out import causes_ruled_out
 from runbook.tools.speed.signs import distinct_lines, signs, stated_causes
 from runbook.tools.speed.similar_stories import SimilarStories, StoryIndex, prose_of
-from runbook.tools.speed.story_suspects import with_stories
+from runbook.tools.speed.story_suspects import TWINS, with_stories
 from runbook.tools.speed.suspects import LISTED_CAUSES, ranked_suspects
 from runbook.tools.speed.topics import asks_about_speed, complains
 
@@ -303,7 +303,10 @@ def _with_suspects(
     is_named = any(part.is_printed for part in ranked)
     for part, has_sign, _ in suspects:
         causes = _causes(ranked)
+        is_twin = part.name in TWINS and bool({*TWINS} & {*causes})
         is_wanted = len(causes) < LISTED_CAUSES and (has_sign or not is_named)
+        if is_twin and description.similar.stories and not part.same_effect:
+            continue
         if part.name not in causes and (part.same_effect or is_wanted):
             ranked.append(part)
     known = _causes(ranked)

@@ -17,6 +17,8 @@ stories.
 """
 _LEAST_SHARE = 0.01
 """Share of a cause that only clues point to."""
+TWINS = ("network", "communication")
+"""Causes that share a place in an answer."""
 _LINKED_STORIES = 2
 """Number of similar stories to link to."""
 _NAMED_CLUES = 2
@@ -130,7 +132,23 @@ def with_stories(
         )
         for cause, suspect in by_cause.items()
     ]
-    return sorted(joined, key=lambda suspect: -suspect.share)
+    return _without_twins(sorted(joined, key=lambda suspect: -suspect.share))
+
+
+def _without_twins(suspects: Sequence[Suspect]) -> list[Suspect]:
+    """Return the suspects, with one place for network and communication.
+
+    Both mean that ranks wait for each other's data. The likelier one gets both remedies. In
+    cross-validation, the place was of as much use to another cause.
+    """
+    twins = [suspect for suspect in suspects if suspect.part.name in TWINS]
+    if len(twins) < len(TWINS) or twins[0].part.same_effect or twins[1].part.same_effect:
+        return list(suspects)
+    likelier, other = twins
+    remedy = f"{likelier.part.remedy}; {other.part.remedy}"
+    merged = likelier._replace(part=replace(likelier.part, remedy=remedy))
+    kept = (suspect for suspect in suspects if suspect is not other)
+    return [merged if suspect is likelier else suspect for suspect in kept]
 
 
 def _joint_share(suspect: Suspect, share_of_stories: float) -> float:
