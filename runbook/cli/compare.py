@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +57,7 @@ def compare(
 ) -> int:
     """Compare each run with the first. The exit code is 1 if a run is worse than allowed."""
     from runbook.results.comparison import Tolerance, compare_runs, read_run
-    from runbook.runs.status import run_folder
+    from runbook.runs.status import run_folder, state_checks
 
     if len(run_names) < 2:
         raise click.UsageError("Name at least two runs.")
@@ -69,6 +69,7 @@ def compare(
     compared_runs = [read_run(folder, phase) for folder in folders]
     tolerance = Tolerance(slower, worse, memory)
     result = compare_runs(compared_runs, tolerance)
+    result = replace(result, checks=(*state_checks(folders, phase), *result.checks))
     if figure is not None:
         _draw_losses(compared_runs, figure)
     if as_json:

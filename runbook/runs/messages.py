@@ -57,6 +57,7 @@ class RunMessage(Message):
         "site {site} runs its jobs in a container ({kind}), which is already packed. Leave {key} "
         "empty; jobs.image_copy copies the image to each node."
     )
+    PHASE_IS_DONE = "the phase is done, with the present plan and data"
     PBS_LEAVES_OUT_NO_NODE = (
         "PBS cannot exclude a node: ask the site to take it offline (pbsnodes -o), or name the "
         "hosts in select."

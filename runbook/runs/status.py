@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook import params
-from runbook.core.checks import counted
+from runbook.core.checks import Check, counted
 from runbook.core.errors import JobError, ParamsError, RunbookError
 from runbook.core.files import read_lines, write_text
 from runbook.core.table import Row
@@ -30,7 +30,7 @@ from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.fewer_replicas import newest_change
 from runbook.plan_file.phase_names import FULL, PHASES
 from runbook.plan_file.schema import read_plan
-from runbook.records.run_state import RunState, read_run, read_runs
+from runbook.records.run_state import NOT_RUN, RunState, read_run, read_runs
 from runbook.results.expected_loss import ExpectedLoss, newest_expected_loss
 from runbook.results.history import read_events
 from runbook.results.near_copy_counts import NearCopyCounts, near_copies
@@ -374,6 +374,26 @@ def phases_table(run: RunState) -> Table:
         rows.append(row)
 
     return Table(rows)
+
+
+def state_checks(folders: Sequence[Path], phase: str) -> list[Check]:
+    """Return a warning for each run in which a phase is not done, to be shown with its results.
+
+    A phase that was never executed as a notebook has no state, such as a ladder's rung.
+    """
+    checks = []
+    for folder in dict.fromkeys(folders):
+        states = {state.phase: state.state for state in read_run(folder).phases}
+        if states[phase] not in ("done", NOT_RUN):
+            check = Check(
+                f"{folder.name}: {phase}",
+                "warn",
+                states[phase],
+                RunMessage.PHASE_IS_DONE.fill(),
+            )
+            checks.append(check)
+
+    return checks
 
 
 def _to_the_second(moment: str) -> str:

@@ -154,6 +154,23 @@ def test_phases_that_read_an_outdated_training_are_outdated_too(runs):
     assert OUTDATED in card_lines(opened.folder)[EVALUATION]
 
 
+def test_compare_warns_of_a_run_whose_training_is_outdated_or_did_not_end(runs):
+    """Its numbers were compared without a word, if it had reached its last iteration."""
+    opened = open_run(FULL, runs=runs)
+    rule = RunMessage.PHASE_IS_DONE.fill()
+    name = f"{opened.folder.name}: {FULL}"
+    unfinished = Check(name, "warn", "interrupted", rule)
+    assert status.state_checks([opened.folder] * 2, FULL) == [unfinished]
+    continuation.note_start(opened.training, FULL_TRAINING.of(opened.run))
+    end_with_training(runs, FULL, 6)
+    assert status.state_checks([opened.folder], FULL) == []
+    assert status.state_checks([opened.folder], EVALUATION) == [], "it was not executed"
+    (opened.folder / "data" / "tokens").write_text("other")
+    write_mark(opened.folder, TOKENIZE, 1, "def", [opened.folder / "data" / "tokens"])
+    outdated = Check(name, "warn", OUTDATED, rule)
+    assert status.state_checks([opened.folder], FULL) == [outdated]
+
+
 def write_scores(folder):
     score = {"what": "corpus", "measure": "bits per byte", "samples": 18}
     row = {**score, "before": 4.6, "after": 3.6, "iteration": 6}
