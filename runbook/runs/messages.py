@@ -17,6 +17,7 @@ class RunMessage(Message):
         "Since iteration {iteration}, {replicas} of {planned_replicas} data-parallel replicas "
         "train, because fewer healthy nodes were available. The global batch is the same."
     )
+    FILES_ARE_AS_RECORDED = "the files with numbers are as they were recorded"
     FILE_CHANGED_LATER = (
         "{path} cannot be read ({error}); runbook wrote it, and it was changed later."
     )

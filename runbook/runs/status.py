@@ -30,6 +30,7 @@ from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.fewer_replicas import newest_change
 from runbook.plan_file.phase_names import FULL, PHASES
 from runbook.plan_file.schema import read_plan
+from runbook.records.manifest import changed_records
 from runbook.records.run_state import NOT_RUN, RunState, read_run, read_runs
 from runbook.results.expected_loss import ExpectedLoss, newest_expected_loss
 from runbook.results.history import read_events
@@ -377,9 +378,10 @@ def phases_table(run: RunState) -> Table:
 
 
 def state_checks(folders: Sequence[Path], phase: str) -> list[Check]:
-    """Return a warning for each run in which a phase is not done, to be shown with its results.
+    """Return a warning for each run whose results are in doubt, to be shown with them.
 
-    A phase that was never executed as a notebook has no state, such as a ladder's rung.
+    They are if the phase is not done, or if files with numbers were changed after they were
+    recorded. A phase that was never executed has no state.
     """
     checks = []
     for folder in dict.fromkeys(folders):
@@ -390,6 +392,16 @@ def state_checks(folders: Sequence[Path], phase: str) -> list[Check]:
                 "warn",
                 states[phase],
                 RunMessage.PHASE_IS_DONE.fill(),
+            )
+            checks.append(check)
+
+        changed = [f"{finding.kind}: {finding.file}" for finding in changed_records(folder)]
+        if changed:
+            check = Check(
+                f"{folder.name}: files",
+                "warn",
+                ", ".join(changed),
+                RunMessage.FILES_ARE_AS_RECORDED.fill(),
             )
             checks.append(check)
 

@@ -199,7 +199,7 @@ def test_a_run_can_be_watched_cancelled_and_reported_after_its_entry_left_the_pa
 def test_a_recorded_run_with_a_lost_entry_is_named_like_its_folder(runbook, made, project):
     datasets = project / "params" / "datasets.yaml"
     datasets.write_text(datasets.read_text().replace("\ncorpus:", "\nremoved:"))
-    said = runbook("evaluate", "local")
+    said = runbook("plan", made / "run.yaml")
     assert said.code == 2
     assert "Parameters of run local:" in said.err
 

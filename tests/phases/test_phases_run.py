@@ -169,6 +169,11 @@ def test_compare_warns_of_a_run_whose_training_is_outdated_or_did_not_end(runs):
     write_mark(opened.folder, TOKENIZE, 1, "def", [opened.folder / "data" / "tokens"])
     outdated = Check(name, "warn", OUTDATED, rule)
     assert status.state_checks([opened.folder], FULL) == [outdated]
+    metrics = opened.folder / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"loss": ', '"loss": 1'))
+    (_, changed) = status.state_checks([opened.folder], FULL)
+    assert (changed.verdict, changed.value) == ("warn", "changed: metrics.jsonl")
+    assert changed.rule == RunMessage.FILES_ARE_AS_RECORDED.fill()
 
 
 def write_scores(folder):
