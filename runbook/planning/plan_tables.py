@@ -141,6 +141,11 @@ def _range_of(sizes: tuple[int, int] | None) -> str:
     return " to ".join(map(show_bytes, sizes)) if sizes else UNKNOWN
 
 
+def _size_of(size: int | None) -> str:
+    """Return a number of bytes as text."""
+    return UNKNOWN if size is None else show_bytes(size)
+
+
 def _with_failures(plan: Plan) -> list[tuple[str, str, str]]:
     """Return the rows about what failures cost; empty if no failure rate is known."""
     expectation = useful_time(plan)
@@ -306,6 +311,7 @@ def memory_table(plan: Plan) -> Table:
             },
             **{name: _bytes_of(size, memory.limit_of) for name, size in whole.items()},
             "nine of ten peaks": _range_of(memory.likely_bytes),
+            "nvidia-smi": _size_of(memory.on_device_bytes),
             "nvidia-smi, nine of ten": _range_of(memory.likely_on_device),
         }
 

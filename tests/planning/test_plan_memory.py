@@ -224,6 +224,14 @@ def test_lumi_13b_on_two_nodes_has_the_stated_states(zero: int, gib: float) -> N
     assert stage.states / 2**30 == pytest.approx(gib, abs=0.05)
 
 
+TRAINED_WITH_DROPOUT = {
+    "framework": "megatron-lm",
+    "micro_batch": 1,
+    "global_batch": 512,
+    "dropout": 0.1,
+}
+
+
 def test_what_fits_only_without_attention_scores_is_a_warning(
     verdicts: Callable[..., dict[str, Check]],
 ) -> None:
@@ -231,7 +239,7 @@ def test_what_fits_only_without_attention_scores_is_a_warning(
     site = {"hardware": hardware("H100-SXM", device_memory=memory)}
     sections = {
         "parallel": {"tensor": 8, "pipeline": 16},
-        "training": {"framework": "megatron-lm", "micro_batch": 1, "global_batch": 512},
+        "training": TRAINED_WITH_DROPOUT,
         "jobs": {"training": {"nodes": 16}},
     }
     (first, *_) = stages(sections, model="175b", device="H100-SXM")
@@ -245,7 +253,7 @@ def test_175b_with_sequence_parallelism_keeps_the_stated_activations() -> None:
     """The first stage of tensor 8 x pipeline 16 keeps about 9.6 GiB if attention stores no scores."""
     sections = {
         "parallel": {"tensor": 8, "pipeline": 16, "sequence": True},
-        "training": {"framework": "megatron-lm", "micro_batch": 1, "global_batch": 512},
+        "training": TRAINED_WITH_DROPOUT,
         "jobs": {"training": {"nodes": 16}},
     }
     first, *_ = stages(sections, model="175b", device="H100-SXM")

@@ -280,13 +280,15 @@ def test_a_plan_of_an_earlier_version_has_fewer_parts_of_memory_and_is_read() ->
     """Runs of version 0.1.0 can still be reported, sampled and exported."""
     plan = make_plan(params.load("local")).as_dict()
     for memory in plan["memory"].values():
-        for name in ("likely_bytes", "likely_on_device"):
+        for name in ("likely_bytes", "likely_on_device", "on_device_bytes"):
             del memory[name]
-        for name in ("recomputed", "recomputed_scores", "late_gradients", "moments"):
+        newer = ("recomputed", "recomputed_scores", "late_gradients", "moments", "backward_end")
+        for name in newer:
             memory["fullest_stage"].pop(name, None)
 
     read = parse_plan(json.dumps(plan), Path("plan.json"))
     assert read.memory["04-training"].likely_bytes is None
+    assert read.memory["04-training"].on_device_bytes is None
     assert read.memory["04-training"].fullest_stage.moments == 0
 
 

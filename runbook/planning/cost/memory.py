@@ -2,23 +2,25 @@
 
 The bytes for states (weights, gradients, optimizer) are exact for the supported optimizers; those
 for activations follow Korthikanti et al. (arXiv 2205.05198). Of the memory used by libraries on an
-accelerator, only workspaces for matrix products are counted; contexts, communication and unused
-blocks in the allocator are not. On a CPU, the module `cpu` adds the memory used by libraries.
+accelerator, workspaces for matrix products and buffers are counted; contexts, communication and
+unused blocks in the allocator are not. On a CPU, the module `cpu` adds the memory used by libraries.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from runbook.core.checks import Check, check_of
 from runbook.core.units import show_bytes
+from runbook.params.schema.site import Site
 from runbook.plan_file.deepspeed import bucket_elements
 from runbook.plan_file.diagnostics import RuleResult
 from runbook.plan_file.json_records import OPTIONAL
 from runbook.plan_file.schema import ADAM_MOMENTS, Layout, ModelShape, Precision
 from runbook.planning.choice import Choice, Machine
 from runbook.planning.cost import cpu
-from runbook.planning.cost.memory_ranges import device_range, measured_range
+from runbook.planning.cost.memory_ranges import device_range, measured_range, read_on_device
 from runbook.planning.cost.step_inputs import device_of, memory_of
 from runbook.planning.messages import PlanningMessage
 from runbook.planning.rule_codes import PlanCode
@@ -85,6 +87,10 @@ class StageMemory:
 
     On a GPU, this memory holds gradients in fp32; on a CPU, it is larger.
     """
+    backward_end: int = field(default=0, metadata=OPTIONAL)
+    """Memory at the end of a backward pass on the first stage, where the token embedding gets its
+    gradient: this gradient, and the activations of the other micro-batches in flight.
+    """
 
     @property
     def states(self) -> int:
@@ -110,14 +116,25 @@ class StageMemory:
         before_moments = replace(self, optimizer=self.optimizer - self.moments, moments=0)
         return max(before_moments.least, self.states + self.buffers + self.optimizer_moment)
 
+    @property
+    def reserved(self) -> int:
+        """Return what the allocator reserves for `least`, apart from unused ends of blocks.
+
+        The optimizer's temporaries are large, and freed activations leave only small blocks, so they
+        do not share memory.
+        """
+        without_step = replace(self, optimizer_moment=0)
+        return without_step.least + self.optimizer_moment
+
     def _total(self, scores: int, recomputed_scores: int) -> int:
-        """Return the bytes at the peak, which occurs at one of three moments in a step."""
+        """Return the bytes at the peak, which occurs at one of four moments in a step."""
         recomputed = self.recomputed + recomputed_scores
         forward_end = self.activations + scores - recomputed + self.logits
         backward_start = self.activations + scores + self.passing
+        backward_end = self.late_gradients + self.backward_end
         step = self.late_gradients + max(recomputed + self.passing, self.optimizer_moment)
         in_use = self.states + self.buffers - self.late_gradients
-        return in_use + max(forward_end, backward_start, step)
+        return in_use + max(forward_end, backward_start, backward_end, step)
 
 
 def state_bytes(
@@ -128,6 +145,7 @@ def state_bytes(
     data: int,
     own_trainer: bool = False,
     half_sums: bool = False,
+    separate_sums: int = 0,
     moments: Sequence[str] = ADAM_MOMENTS,
 ) -> States:
     """Return the bytes per parameter, where ZeRO shards states over the data-parallel replicas.
@@ -136,7 +154,9 @@ def state_bytes(
     Megatron keeps gradients in fp16 and an fp32 copy in the optimizer (20; 4 + 16/d), while our own
     trainer keeps fp32 gradients as with bf16. With `half_sums`, Megatron keeps 16-bit gradients and
     an fp32 copy with bf16 too (`training.reduce_in_bf16`). DeepSpeed keeps 16-bit gradients (16; 4
-    + 12/d; 2 + 14/d; 16/d). In fp32, DeepSpeed stages 1 and 2 keep a second copy of the weights.
+    + 12/d; 2 + 14/d; 16/d). In fp32, DeepSpeed stages 1 and 2 keep a second copy of the weights. If
+    its optimizer is the one for bf16, `separate_sums` is the width of sums that it keeps in addition
+    to the gradients (8 + 12/d with fp32 sums), and it shards its states in ZeRO 0 too.
 
     >>> [round(state_bytes("bf16", deepspeed=False, zero_stage=z, data=8).total, 2) for z in (0, 1)]
     [18, 7.5]
@@ -149,7 +169,7 @@ def state_bytes(
         optimizer = second_copy + moment_bytes
     elif deepspeed:
         weights = 2
-        gradients = 2
+        gradients = 2 + separate_sums
         optimizer = 4 + moment_bytes
     else:
         has_wide_sums = own_trainer or (precision == "bf16" and not half_sums)
@@ -161,7 +181,7 @@ def state_bytes(
     return States(
         weights=weights / data if zero_stage >= 3 else weights,
         gradients=gradients / data if zero_stage >= 2 else gradients,
-        optimizer=optimizer / data if zero_stage >= 1 else optimizer,
+        optimizer=optimizer / data if zero_stage >= 1 or separate_sums else optimizer,
     )
 
 
@@ -197,11 +217,17 @@ transformer_engine/pytorch/cross_entropy.py).
 
 
 _SCORE_BYTES = 5
+_SCORE_BYTES_WITHOUT_DROPOUT = 2
 """Bytes that a layer stores per 16-bit attention score.
 
 A layer stores the results of softmax and dropout (2 bytes each), and the dropout mask (arXiv
-2205.05198).
+2205.05198). PyTorch's dropout with probability 0 returns its input and creates no mask
+(`is_fused_kernel_acceptable` in aten/src/ATen/native/Dropout.cpp).
 """
+
+
+_MASK_BYTES = 2
+"""Bytes per token and width of a layer for the two dropout masks outside of attention."""
 
 
 _PLAIN_SCORE_BYTES = 10
@@ -213,21 +239,26 @@ counted in CoreAttention in argonne-lcf/Megatron-DeepSpeed, without dropout.
 """
 
 
-_WORKSPACE_BYTES = 32 * 2**20
-"""Bytes in a cuBLAS workspace, allocated by PyTorch, on Hopper and later GPUs.
+_MIB = 2**20
+_WORKSPACE_FAMILIES = {
+    "V100": (8 * _MIB + 128 * 2**10, 4 * _MIB),
+    "A100": (8 * _MIB + 128 * 2**10, 4 * _MIB),
+    "L40S": (8 * _MIB + 128 * 2**10, 4 * _MIB),
+    "H100": (32 * _MIB, 32 * _MIB),
+    "H100-500W": (32 * _MIB, 32 * _MIB),
+    "Blackwell": (32 * _MIB, 32 * _MIB),
+    "Blackwell Ultra": (32 * _MIB, 32 * _MIB),
+}
+"""Bytes in a cuBLAS workspace of PyTorch, and in that of Transformer Engine, by device family.
 
 Sources: parseChosenWorkspaceSize in PyTorch's aten/src/ATen/cuda/CublasHandlePool.cpp, and
-get_cublas_workspace_size_bytes in Transformer Engine's pytorch/cpp_extensions/gemm.py. Workspaces
-on earlier GPUs have 8 and 4 MiB, and AMD GPUs use a different library; neither is counted.
+get_cublas_workspace_size_bytes in Transformer Engine's pytorch/module/base.py. Workspaces of other
+libraries on AMD and Intel are not counted.
 """
-_LARGE_WORKSPACE_FAMILIES = ("H100", "H100-500W", "Blackwell", "Blackwell Ultra")
-_WORKSPACES = {"megatron-lm": 3, "nemo": 3, "megatron-deepspeed": 2}
-"""Number of workspaces by framework.
-
-PyTorch has one workspace for the main thread and one for the backward thread. Transformer Engine,
-which Megatron-core uses, has its own. The plan for our own trainer was compared with measurements
-without this part.
-"""
+_TORCH_WORKSPACES = 2
+"""Number of PyTorch's workspaces: one for the main thread, and one for the backward thread."""
+_USES_TRANSFORMER_ENGINE = ("megatron-lm", "nemo")
+"""Frameworks whose layers use Transformer Engine."""
 
 
 DEEPSPEED_BUCKET = 500_000_000
@@ -251,13 +282,15 @@ def layer_activations(
     *,
     gathers_keys: bool = False,
     megatron_deepspeed: bool = False,
+    has_masks: bool = True,
 ) -> tuple[float, float]:
     """Return the bytes per micro-batch that one layer keeps for its backward pass.
 
     The result is (bytes without attention scores, bytes of attention scores). With `gathers_keys`,
     the keys and values of the whole sequence are kept, as in our own attention. Layers in
     Megatron-DeepSpeed repeat keys and values for every head, and keep the SiLU output (`repeat_kv`
-    and `swiglu` in its megatron/model/transformer.py).
+    and `swiglu` in its megatron/model/transformer.py). `has_masks` says whether dropout creates
+    masks.
     """
     tensor = parallel.tensor
     whole_divisor = parallel.tensor if parallel.sequence else 1
@@ -270,8 +303,10 @@ def layer_activations(
     # Attention on two pieces of the sequence keeps its results both separately and joined.
     if gathers_keys and parallel.context > 1:
         split_over_tensor += 4 * key_value * (parallel.context - 1) + 2
-    scores = _SCORE_BYTES * shape.heads * shape.sequence_length / shape.hidden
-    return unit * (10 / whole_divisor + split_over_tensor / tensor), unit * scores / tensor
+    score_bytes = _SCORE_BYTES if has_masks else _SCORE_BYTES_WITHOUT_DROPOUT
+    scores = score_bytes * shape.heads * shape.sequence_length / shape.hidden
+    whole = 8 + _MASK_BYTES if has_masks else 8
+    return unit * (whole / whole_divisor + split_over_tensor / tensor), unit * scores / tensor
 
 
 def stage_memory(choice: Choice, stage: int) -> StageMemory:
@@ -319,8 +354,11 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
         moments=_moments(choice, parameters),
         buffers=_engine_buffers(choice, parameters)
         + _workspaces(choice)
+        + _dummy_gradients(choice, stage)
+        + _gathered_sequence(choice, stage)
         + (bucket if keeps_bucket else 0),
-        optimizer_moment=_optimizer_moment(choice, parameters),
+        optimizer_moment=_optimizer_moment(choice, stage, parameters),
+        backward_end=_backward_end(choice, stage, activations - recomputed),
     )
 
 
@@ -354,6 +392,7 @@ def _states_with_offload(choice: Choice) -> tuple[States, float]:
         data=replicas,
         own_trainer=choice.own_trainer,
         half_sums=choice.has_half_sums,
+        separate_sums=_separate_sums(choice),
         moments=choice.training.optimizer.moments,
     )
     offloads = choice.training.offload and choice.deepspeed and layout.zero_stage > 0
@@ -365,6 +404,26 @@ def _states_with_offload(choice: Choice) -> tuple[States, float]:
     num_offloaded = 2 + len(choice.training.optimizer.moments)
     host_bytes = 4 * num_offloaded / replicas
     return replace(states, gradients=gradients, optimizer=0), host_bytes
+
+
+def _separate_sums(choice: Choice) -> int:
+    """Return the bytes per gradient that DeepSpeed's optimizer for bf16 sums up apart; 0 without it.
+
+    DeepSpeed uses it with ZeRO 1 if the site asks for sums in fp32, and with pipeline stages in ZeRO
+    0, then with sums in bf16 (`_do_optimizer_sanity_check` in runtime/engine.py, `BF16_Optimizer` in
+    runtime/bf16_optimizer.py).
+    """
+    layout = choice.layout
+    training = choice.training
+    if training.framework != "megatron-deepspeed" or training.precision != "bf16":
+        return 0
+    if layout.zero_stage == 0 and layout.pipeline > 1:
+        return 2
+    checkout = choice.site.frameworks.get("megatron-deepspeed")
+    data_types = checkout.deepspeed.get("data_types") if checkout else None
+    asks_for_fp32 = isinstance(data_types, Mapping) and data_types.get("grad_accum_dtype") == "fp32"
+    can_keep_them = layout.zero_stage == 1 and not training.offload
+    return 4 if asks_for_fp32 and can_keep_them else 0
 
 
 def _chunks_in_flight(choice: Choice, stage: int) -> int:
@@ -380,6 +439,23 @@ def _chunks_in_flight(choice: Choice, stage: int) -> int:
     return min(in_flight, chunks * choice.num_microbatches)
 
 
+def _layers_in_flight(choice: Choice, stage: int) -> float:
+    """Return over how many layers a stage keeps activations at the peak of a step.
+
+    Micro-batches enter a chunk in groups of as many as there are stages. If the layers do not
+    divide evenly, the first chunks have one more.
+    """
+    layout = choice.layout
+    chunks = layout.virtual_pipeline
+    in_flight = _chunks_in_flight(choice, stage)
+    layers, remainder = divmod(choice.stage_layers[stage], chunks)
+    if not remainder:
+        return layers * in_flight
+    groups, rest = divmod(in_flight, layout.pipeline)
+    kept = [layers + (chunk < remainder) for chunk in range(chunks)] * (groups // chunks + 1)
+    return layout.pipeline * sum(kept[:groups]) + rest * kept[groups]
+
+
 def _layer_activations(choice: Choice) -> tuple[float, float]:
     """Return the bytes that one layer keeps (without attention scores, attention scores)."""
     return layer_activations(
@@ -389,7 +465,13 @@ def _layer_activations(choice: Choice) -> tuple[float, float]:
         choice.training.precision,
         gathers_keys=choice.own_trainer,
         megatron_deepspeed=choice.training.framework == "megatron-deepspeed",
+        has_masks=_has_masks(choice),
     )
+
+
+def _has_masks(choice: Choice) -> bool:
+    """Return whether dropout creates masks. The plan for CPUs was fitted with masks."""
+    return choice.on_cpu or choice.training.dropout > 0
 
 
 def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
@@ -399,7 +481,7 @@ def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
     backward_scores = layer_scores * _backward_score_share(choice)
     chunks = _chunks_in_flight(choice, stage)
     layers_per_chunk = choice.stage_layers[stage] / choice.layout.virtual_pipeline
-    layers = layers_per_chunk * chunks
+    layers = _layers_in_flight(choice, stage)
     if recompute == "selective":
         return layers * layer_bytes, layer_scores + backward_scores
     if recompute != "full":
@@ -462,7 +544,8 @@ def _backward_score_share(choice: Choice) -> float:
         and device is not None
         and device.family == "PVC"
     )
-    return _PLAIN_SCORE_BYTES / _SCORE_BYTES - 1 if is_plain else 0.0
+    score_bytes = _SCORE_BYTES if _has_masks(choice) else _SCORE_BYTES_WITHOUT_DROPOUT
+    return _PLAIN_SCORE_BYTES / score_bytes - 1 if is_plain else 0.0
 
 
 def _logits(choice: Choice) -> float:
@@ -503,7 +586,7 @@ def _passing_gradients(choice: Choice) -> float:
     outside = 2 * shape.hidden / _sequence_split(choice)
     inside = 2 * shape.ffn_hidden * (1.5 if shape.gated else 1) / layout.tensor
     gradients = width * _rank_tokens(choice) * (outside + inside)
-    if not choice.own_trainer:
+    if not choice.own_trainer and not _reuses_weight_gradients(choice):
         # The gradient for the largest weight stays allocated until it has been added to the
         # gradient buffer, as logs from 2021 show (tests/planning/gpu_peaks.csv).
         gradients += width * shape.hidden * shape.ffn_hidden / layout.tensor
@@ -531,7 +614,8 @@ def _engine_buffers(choice: Choice, parameters: int) -> int:
 
 def _frees_gradients(choice: Choice) -> bool:
     """Return whether DeepSpeed's ZeRO 1 or 2 frees the gradients after each step."""
-    return choice.deepspeed and not choice.own_trainer and choice.layout.zero_stage in (1, 2)
+    has_zero = choice.layout.zero_stage in (1, 2) and not _separate_sums(choice)
+    return choice.deepspeed and not choice.own_trainer and has_zero
 
 
 def _bucket(choice: Choice) -> int:
@@ -554,19 +638,105 @@ def _moments(choice: Choice, parameters: int) -> int:
     layout = choice.layout
     is_offloaded = choice.training.offload and choice.deepspeed
     is_created_later = not choice.deepspeed or layout.zero_stage in (1, 2)
+    is_created_later = is_created_later or _separate_sums(choice) > 0
     if choice.own_trainer or is_offloaded or not is_created_later:
         return 0
     replicas = layout.data * layout.context
     moment_bytes = 4 * len(choice.training.optimizer.moments)
-    return round(parameters * moment_bytes / (replicas if layout.zero_stage else 1))
+    is_sharded = layout.zero_stage > 0 or _separate_sums(choice) > 0
+    return round(parameters * moment_bytes / (replicas if is_sharded else 1))
 
 
 def _workspaces(choice: Choice) -> int:
     """Return the bytes of all cuBLAS workspaces on a GPU."""
     device = device_of(choice.site)
-    if device is None or device.family not in _LARGE_WORKSPACE_FAMILIES:
+    if device is None or device.family not in _WORKSPACE_FAMILIES:
         return 0
-    return _WORKSPACES.get(choice.training.framework, 0) * _WORKSPACE_BYTES
+    torch_bytes, engine_bytes = _WORKSPACE_FAMILIES[device.family]
+    torch_bytes = _requested_workspace(choice.site) or torch_bytes
+    has_engine = choice.training.framework in _USES_TRANSFORMER_ENGINE
+    return _TORCH_WORKSPACES * torch_bytes + (engine_bytes if has_engine else 0)
+
+
+def _requested_workspace(site: Site) -> int:
+    """Return the bytes of a workspace that the site asks for; 0 if it does not.
+
+    Deterministic training needs such a value, for example `:4096:8` for eight times 4,096 KiB.
+    """
+    for group in site.environment.values():
+        sizes = re.findall(r":(\d+):(\d+)", group.get("CUBLAS_WORKSPACE_CONFIG") or "")
+        if sizes:
+            return sum(2**10 * int(kibibytes) * int(count) for kibibytes, count in sizes)
+    return 0
+
+
+def _reuses_weight_gradients(choice: Choice) -> bool:
+    """Return whether matrix products add weight gradients to the sums, and return dummies.
+
+    Transformer Engine keeps one dummy for each shape of a weight (`get_dummy_wgrad` in its
+    pytorch/module/base.py; megatron-core uses it too, since August 2025). Earlier programs, such as
+    the document's NeMo of 2023, allocate and free them one by one.
+    """
+    can_fuse = choice.tuning.fuse_gradients != "never" and not _is_ascend(choice)
+    return choice.training.framework == "megatron-lm" and can_fuse
+
+
+def _dummy_gradients(choice: Choice, stage: int) -> int:
+    """Return the bytes of the dummies that stand for weight gradients."""
+    if not _reuses_weight_gradients(choice):
+        return 0
+    shape = choice.shape
+    attention_width = shape.heads * shape.head_size
+    columns = attention_width + 2 * shape.kv_heads * shape.head_size
+    columns += shape.ffn_hidden * (2 if shape.gated else 1)
+    rows = attention_width + shape.ffn_hidden
+    if stage == choice.layout.pipeline - 1:
+        columns += shape.padded_vocabulary
+    return _width(choice) * shape.hidden * (columns + rows) // choice.layout.tensor
+
+
+def _gathered_sequence(choice: Choice, stage: int) -> int:
+    """Return the bytes of the buffer in which Megatron gathers the output layer's input.
+
+    Sequence parallelism needs it, and it is never freed (`get_global_memory_buffer` in
+    megatron/core/tensor_parallel/layers.py). Layers of Transformer Engine free theirs.
+    """
+    layout = choice.layout
+    is_last = stage == layout.pipeline - 1
+    if choice.own_trainer or _sequence_split(choice) == 1 or not is_last:
+        return 0
+    return round(_width(choice) * _rank_tokens(choice) * choice.shape.hidden)
+
+
+def _backward_end(choice: Choice, stage: int, activations: float) -> int:
+    """Return the bytes at the end of a backward pass on the first stage.
+
+    The token embedding's gradient is a tensor of its own before it is added to the sum. The
+    activations of one micro-batch have been freed by then.
+    """
+    if choice.own_trainer or stage > 0:
+        return 0
+    layout = choice.layout
+    shape = choice.shape
+    in_flight = _chunks_in_flight(choice, stage)
+    others = activations * (in_flight - 1) / in_flight
+    embedding = _width(choice) * shape.padded_vocabulary * shape.hidden / layout.tensor
+    return round(others + embedding)
+
+
+def _is_ascend(choice: Choice) -> bool:
+    return choice.site.hardware.device.startswith("Ascend")
+
+
+def _largest_piece(choice: Choice, stage: int, parameters: int) -> int:
+    """Return how many parameters of one weight a rank's share of the optimizer holds at most."""
+    layout = choice.layout
+    shape = choice.shape
+    replicas = layout.data * layout.context if layout.zero_stage else 1
+    largest = shape.ffn_hidden * (2 if shape.gated else 1)
+    if stage in (0, layout.pipeline - 1):
+        largest = max(largest, shape.padded_vocabulary)
+    return min(parameters // replicas, largest * shape.hidden // layout.tensor)
 
 
 def _main_gradients(choice: Choice) -> float:
@@ -585,16 +755,27 @@ def _main_gradients(choice: Choice) -> float:
     return 4 / (replicas if layout.zero_stage else 1)
 
 
-def _optimizer_moment(choice: Choice, parameters: int) -> int:
-    """Return the temporary memory for the optimizer step on a GPU, in bytes."""
+def _optimizer_moment(choice: Choice, stage: int, parameters: int) -> int:
+    """Return the temporary memory for the optimizer step on a device, in bytes.
+
+    MindSpeed's AdamW on Ascend devices updates one weight at a time, with a temporary of its size
+    in fp32 (baselines of single ranks in tests/pipeline of Ascend/MindSpeed-LLM c77308a1).
+    """
     layout = choice.layout
+    is_mindspeed = _is_ascend(choice) and not choice.deepspeed and not choice.own_trainer
+    update = 4 * _largest_piece(choice, stage, parameters) if is_mindspeed else 0
     if main_gradients := _main_gradients(choice):
-        return round(main_gradients * parameters)
+        return round(main_gradients * parameters) + update
+    if update:
+        return update
     if choice.own_trainer or not choice.deepspeed or choice.training.precision == "fp32":
+        return 0
+    if _separate_sums(choice) == 4:
         return 0
     replicas = layout.data * layout.context
     # The gradients are converted to fp32.
-    return 4 * parameters // (replicas if layout.zero_stage else 1)
+    is_sharded = layout.zero_stage > 0 or _separate_sums(choice) > 0
+    return 4 * parameters // (replicas if is_sharded else 1)
 
 
 def _on_cpu(
@@ -655,8 +836,9 @@ class PhaseMemory:
     """Range that held nine of ten measured peaks, for a plan of `least_bytes`; None in an older
     plan."""
     likely_on_device: tuple[int, int] | None = field(default=None, metadata=OPTIONAL)
-    """Range that held nine of ten nvidia-smi readings, for a plan of `least_bytes`; None if
-    unknown."""
+    """Range that held nine of ten nvidia-smi readings; None if unknown."""
+    on_device_bytes: int | None = field(default=None, metadata=OPTIONAL)
+    """What nvidia-smi is expected to report for the fullest rank; None if unknown."""
 
 
 def all_stages(choice: Choice) -> list[StageMemory]:
@@ -691,6 +873,7 @@ def phase_memory(choice: Choice, stages: list[StageMemory], machine: Machine | N
         limit = (machine.memory_bytes if machine else 0) or choice.site.hardware.node_memory
 
     on_device = device_range(choice)
+    on_device_bytes = read_on_device(max(stage.reserved for stage in stages))
     return PhaseMemory(
         fullest_stage=fullest,
         least_by_stage=tuple(stage.least for stage in stages),
@@ -699,7 +882,8 @@ def phase_memory(choice: Choice, stages: list[StageMemory], machine: Machine | N
         least_bytes=least_bytes,
         most_bytes=most_bytes,
         likely_bytes=measured_range(choice).of(least_bytes),
-        likely_on_device=on_device.of(least_bytes) if on_device else None,
+        likely_on_device=on_device.of(on_device_bytes) if on_device else None,
+        on_device_bytes=on_device_bytes if on_device else None,
     )
 
 
