@@ -140,6 +140,28 @@ def test_gated_and_grouped_layers_keep_what_they_make() -> None:
     )
 
 
+def test_transformer_engine_saves_the_inputs_of_matrix_products_in_one_byte() -> None:
+    """In fp8, the results of both norms and the input of the last matrix take half. The input of
+    attention's output takes one more byte, since attention keeps its result in 16 bits.
+    """
+    unit = 2048 * 12288
+    saved, _ = layer_activations(GPT3, UNCUT, 1, "bf16", saves_in_fp8=True)
+    assert saved == pytest.approx((34 - 2 + 1 - 4) * unit)
+    gated = replace(GPT3, ffn_hidden=2 * 49152 // 3, activation="swiglu")
+    saved, _ = layer_activations(gated, UNCUT, 1, "bf16", saves_in_fp8=True)
+    assert saved == pytest.approx((34 - 2 + 1 - 8 / 3) * unit)
+
+
+@pytest.mark.parametrize(("framework", "saves"), [("megatron-lm", True), ("runbook", False)])
+def test_only_other_programs_are_planned_with_inputs_in_fp8(framework: str, saves: bool) -> None:
+    def kept(fp8: str) -> int:
+        training = {"framework": framework, "precision": "bf16", "fp8": fp8}
+        (stage,) = stages({"training": training}, model="13b", device="H100-SXM")
+        return stage.activations
+
+    assert (kept("delayed") < kept("none")) == saves
+
+
 def stages(sections: dict[str, Any], **others: Any) -> list[StageMemory]:
     choice = full_choice(build(sections, **others))
     return all_stages(choice)

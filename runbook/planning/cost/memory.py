@@ -283,6 +283,7 @@ def layer_activations(
     gathers_keys: bool = False,
     megatron_deepspeed: bool = False,
     has_masks: bool = True,
+    saves_in_fp8: bool = False,
 ) -> tuple[float, float]:
     """Return the bytes per micro-batch that one layer keeps for its backward pass.
 
@@ -290,7 +291,8 @@ def layer_activations(
     the keys and values of the whole sequence are kept, as in our own attention. Layers in
     Megatron-DeepSpeed repeat keys and values for every head, and keep the SiLU output (`repeat_kv`
     and `swiglu` in its megatron/model/transformer.py). `has_masks` says whether dropout creates
-    masks.
+    masks. With `saves_in_fp8`, the inputs of matrix products take one byte instead of two; that of
+    attention's output is kept twice, as attention keeps its result in 16 bits.
     """
     tensor = parallel.tensor
     whole_divisor = parallel.tensor if parallel.sequence else 1
@@ -299,13 +301,18 @@ def layer_activations(
     key_value = 1 if megatron_deepspeed else shape.kv_heads / shape.heads
     gated_share = 2.0 if megatron_deepspeed else 1.5
     feed_forward = 4 * shape.ffn_hidden / shape.hidden * (gated_share if shape.gated else 1)
-    split_over_tensor = 4 + 4 * key_value + feed_forward
+    norm_results = 4
+    if saves_in_fp8:
+        norm_results = 2
+        feed_forward -= shape.ffn_hidden / shape.hidden
+    split_over_tensor = 4 + 4 * key_value + feed_forward + (1 if saves_in_fp8 else 0)
     # Attention on two pieces of the sequence keeps its results both separately and joined.
     if gathers_keys and parallel.context > 1:
         split_over_tensor += 4 * key_value * (parallel.context - 1) + 2
     score_bytes = _SCORE_BYTES if has_masks else _SCORE_BYTES_WITHOUT_DROPOUT
     scores = score_bytes * shape.heads * shape.sequence_length / shape.hidden
-    whole = 8 + _MASK_BYTES if has_masks else 8
+    # The inputs of both norms are kept, too.
+    whole = 4 + norm_results + (_MASK_BYTES if has_masks else 0)
     return unit * (whole / whole_divisor + split_over_tensor / tensor), unit * scores / tensor
 
 
@@ -466,6 +473,7 @@ def _layer_activations(choice: Choice) -> tuple[float, float]:
         gathers_keys=choice.own_trainer,
         megatron_deepspeed=choice.training.framework == "megatron-deepspeed",
         has_masks=_has_masks(choice),
+        saves_in_fp8=choice.training.fp8 != "none" and not choice.own_trainer,
     )
 
 
