@@ -20,6 +20,7 @@ LARGE: dict[str, Any] = {
     "parallel": {"tensor": 8, "pipeline": 16},
     "training": {
         "framework": "megatron-lm",
+        "dropout": 0.1,
         "global_batch": 256,
         "micro_batch": 1,
         "iterations": 100,
