@@ -62,6 +62,12 @@ class NodeCores:
     """Hyper-threads per core. A job may request each of them as a CPU."""
 
 
+WHOLE_NODE_FLAGS = frozenset({"MAINT", "ALL_NODES"})
+"""With these flags, Slurm 22.05 starts no other job on a node of which some cores are reserved
+("Reserved for maintenance").
+"""
+
+
 @dataclass(frozen=True)
 class Reservation:
     """Nodes reserved for certain users, or for maintenance, for a period of time."""
@@ -96,6 +102,8 @@ class Reservation:
         """Return the most cores that it may take from a node with so many cores."""
         if node not in self.nodes:
             return 0
+        if self.flags & WHOLE_NODE_FLAGS:
+            return cores
         if self.cores_of:
             return self.cores_of.get(node, 0)
         return min(cores, self.num_cores or cores)

@@ -195,6 +195,8 @@ def reserved(nodes=ALL, start=-HOUR, **fields):
         (reserved(num_cores=6, cores_of={"n1": 2, "n2": 2, "n3": 2}), {"cores": 7}, "fail"),
         (reserved(num_cores=6, cores_of={"n1": 2, "n2": 2, "n3": 2}), {"cores": 0}, "fail"),
         (reserved(num_cores=3), {}, "pass"),
+        (reserved(num_cores=3, flags=frozenset({"MAINT"})), {}, "fail"),
+        (reserved(num_cores=3, flags=frozenset({"ALL_NODES"})), {}, "fail"),
         (reserved(("n7", "n8"), num_cores=16), {}, "pass"),
         (reserved(), {"reservation": "resv"}, "pass"),
         (reserved(("n1",)), {"reservation": "resv"}, "fail"),

@@ -223,12 +223,12 @@ class BrokenNode:
             except subprocess.TimeoutExpired:
                 return
 
-    def reserve(self, *options: str, users: str = "nobody") -> None:
+    def reserve(self, *options: str, users: str = "nobody", nodes: str = "ALL") -> None:
         """Reserve the cluster nodes for somebody else."""
         self._is_touched = True
         name = "reservationname=runbook-tests"
         self._repairs.append(lambda: self.cluster.do("exec", "scontrol", "delete", name))
-        create = ("scontrol", "create", "reservation", name, f"users={users}", "nodes=ALL")
+        create = ("scontrol", "create", "reservation", name, f"users={users}", f"nodes={nodes}")
         self.cluster.do("exec", *create, *options)
 
     def bind_to_core(self, core: int) -> None:

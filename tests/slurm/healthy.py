@@ -172,7 +172,11 @@ HEALTHY = (
         breaks=all_of(
             scheduler_script("Epilog", "squeue --noheader | grep -q . || pkill -u nobody; true"),
             lambda node, place: node.reserve(
-                "starttime=now", "duration=60", "corecnt=2,2", "flags=ignore_jobs"
+                "starttime=now",
+                "duration=60",
+                "corecnt=2,2",
+                "flags=ignore_jobs",
+                nodes="node1,node2",
             ),
         ),
     ),
