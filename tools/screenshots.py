@@ -17,7 +17,7 @@ from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
 ROOT = Path(__file__).parents[1]
-sys.path += [str(ROOT / "tests" / name) for name in ("notebooks", "browser")]
+sys.path += [str(ROOT / "tests" / name) for name in ("", "notebooks", "browser")]
 
 from lab import Lab, Notebook, wait_until  # noqa: E402
 from toy_project import RUN_FILE, Toy  # noqa: E402

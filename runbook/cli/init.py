@@ -82,15 +82,25 @@ def init(
     existing_note = ""
     if existing:
         existing_note = CliMessage.PROJECT_KEPT.fill(number=len(existing))
-    click.echo(
-        CliMessage.PROJECT_WRITTEN.fill(folder=folder, number=len(written), existing=existing_note)
-    )
+    if written or existing:
+        click.echo(
+            CliMessage.PROJECT_WRITTEN.fill(
+                folder=folder, number=len(written), existing=existing_note
+            )
+        )
     if recipe:
         _write_recipe(folder, recipe, site)
     if site:
         _write_site(folder, cluster_wish)
     elif not recipe:
-        click.echo(CliMessage.NEXT_STEP.fill(folder=shlex.quote(str(folder))))
+        click.echo(CliMessage.NEXT_STEP.fill(change_folder=_change_folder(folder)))
+
+
+def _change_folder(folder: Path) -> str:
+    """Return the command that changes to a folder, or an empty string if it is the current one."""
+    if folder.resolve() == Path.cwd():
+        return ""
+    return f"cd {shlex.quote(str(folder))}; "
 
 
 def _write_recipe(folder: Path, recipe: "Recipe", site: str) -> None:
@@ -101,7 +111,7 @@ def _write_recipe(folder: Path, recipe: "Recipe", site: str) -> None:
     click.echo(f"{path}: {state}")
     click.echo(
         f"It trains on the shipped text at site {site or LOCAL_SITE}: set data.dataset, site and "
-        f"jobs.training.nodes in it. Next: cd {shlex.quote(str(folder))}; runbook plan {path.stem} --search; "
+        f"jobs.training.nodes in it. Next: {_change_folder(folder)}runbook plan {path.stem} --search; "
         f"runbook check {path.stem}"
     )
 
@@ -130,6 +140,6 @@ def _write_site(folder: Path, cluster_wish: "ClusterWish") -> None:
     if draft.marked:
         fill = CliMessage.FILL_IN_VALUES.fill(marked=draft.marked, site=draft.site)
     click.echo(
-        f"Next: {fill}cd {shlex.quote(str(folder))}; runbook check {site}; runbook render {site} --out scripts; "
+        f"Next: {fill}{_change_folder(folder)}runbook check {site}; runbook render {site} --out scripts; "
         f"runbook run {site}"
     )

@@ -40,7 +40,7 @@ class CliMessage(Message):
     NOT_A_SHARE = "{share!r} is not I/N, such as 0/32"
     NEEDS_TASKS = "{options} needs --tasks."
     NEXT_STEP = (
-        "Next: cd {folder}; runbook run local; or open notebooks/00-plan.ipynb in JupyterLab."
+        "Next: {change_folder}runbook run local; or open notebooks/00-plan.ipynb in JupyterLab."
     )
     NO_TOKENIZER = (
         "The checkpoint has no tokenizer: make sure that data.tokenizer is the one it was trained "

@@ -163,6 +163,7 @@ class ParamsMessage(Message):
         "{where} describes a site, not a run. Name a file in params/ that begins with `run:`; a "
         "run file names its site with `site:`."
     )
+    SECTIONS_OF_RUN_FILE = "The sections of a run file are {sections}; docs/keys.md also lists the keys of a site file."
     SITE_WITHOUT_KEYS = "The site file has no keys."
     SOURCE_OF_VALUE = "  source: {source}{date}"
     TAG = "{where}: the tag {tag} is not supported. Write a plain value."

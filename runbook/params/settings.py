@@ -205,7 +205,7 @@ def key_meant(key: str) -> str:
     if ours or near:
         hint = f"Did you mean {ours or near}?"
     else:
-        hint = f"The sections are {', '.join(sections())}."
+        hint = ParamsMessage.SECTIONS_OF_RUN_FILE.fill(sections=", ".join(sections()))
 
     raise ParamsError(ParamsMessage.NO_SUCH_KEY, key=key, hint=hint)
 

@@ -111,7 +111,7 @@ class PhaseMessage(Message):
     FULLEST_STAGE = "stage {stage} is the fullest: {gibibytes} GiB"
     GATE_OF_OTHER_PARAMETERS = "done with different parameters"
     GATE_WAIVED = "{gate}; waived by {name} (account {account})"
-    GPUS_HIDDEN = "GPUs of a node are hidden from its processes"
+    GPUS_HIDDEN = "on a site that computes on CPUs, processes see no GPU"
     GPU_IN_USE = "GPU {number} {use} %, {memory} MiB"
     GPU_MEMORY_IN_USE = "{host} {number}: {memory} in use"
     MORE_THREADS_THAN_CORES = (
@@ -495,6 +495,7 @@ class PhaseMessage(Message):
     SHARED_MEMORY_UNWRITABLE = "no file can be written to /dev/shm: {error}"
     SHARING_OF_JOB = "cores of jobs.{section}"
     SCHEDULER_SETTINGS_DIFFER = "its slurm.conf differs from that of Slurm's controller"
+    SITE_HAS_NODES = "{site} has {nodes} ({devices} devices)"
     SITE_HIDES_GPUS = (
         "site local computes on the CPU and hides the GPUs; site local-gpu uses the GPUs that "
         "torch sees, one per process"
@@ -564,6 +565,7 @@ class PhaseMessage(Message):
         "change. When it has ended, run this notebook again; to end it: runbook cancel "
         "{settings_name}."
     )
+    USE_BEST_LAYOUT = "To try the first layout: runbook check {run} {options}"
     USER_UNKNOWN = "user id {user_id} has no name in the node's user database"
     VALUE_REPLACED = "{key}: {old} -> {new}"
     VALUE_CHANGED = "\n  {key}: {old} in the folder, {new} now{origin}"

@@ -177,9 +177,12 @@ class Rehearsal:
         )
 
     def _messages_table(self) -> Table:
-        """Collectives and sends in the first and the last stage."""
+        """Collectives and sends in the first and the last stage.
+
+        A single stage is listed once, even if several of its ranks were rehearsed.
+        """
         ends = [self.stages[0]]
-        if len(self.stages) > 1:
+        if self.stages[-1].stage != self.stages[0].stage:
             ends.append(self.stages[-1])
         rows = []
         for stage in ends:

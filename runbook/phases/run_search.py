@@ -1,17 +1,19 @@
 """Searches for the best training layouts (`runbook plan --search`)."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from runbook.core.checks import counted
+from runbook.core.table import UNKNOWN
 from runbook.core.units import show_bytes, show_duration
 from runbook.display import Table
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.run_plan import load_named
 from runbook.planning.choice import Choice, full_choice
-from runbook.planning.layout_search import RankedLayout, Search, growth, search
+from runbook.planning.layout_search import RankedLayout, Search, growth, layout_words, search
 from runbook.planning.schedule import duration
 
 
@@ -28,6 +30,8 @@ class RunSearch:
     found: Search
     growth: tuple[RankedLayout | str, ...]
     """For each doubling of the nodes, the best layout or the reason why no layout fits."""
+    set_words: tuple[str, ...] = ()
+    """The values given with --set."""
 
     def as_dict(self) -> dict[str, object]:
         """Return the result for --json."""
@@ -76,8 +80,24 @@ class RunSearch:
             else:
                 layouts.append(row(step))
 
+        site_nodes = choice.site.hardware.nodes
+        if site_nodes:
+            reasons.append(
+                PhaseMessage.SITE_HAS_NODES.fill(
+                    site=choice.site.site,
+                    nodes=counted(site_nodes, "node"),
+                    devices=f"{site_nodes * choice.devices_per_node:,}",
+                )
+            )
+
         grown = Table(layouts, "Best layout on more nodes, with the same global batch", reasons)
-        return "\n\n".join([head, best.as_text(), grown.as_text()])
+        return "\n\n".join([head, best.as_text(), self._best_words(), grown.as_text()])
+
+    def _best_words(self) -> str:
+        """Return how to use the best layout."""
+        words = [*self.set_words, *layout_words(self.found.ranked[0])]
+        options = " ".join(f"--set {shlex.quote(word)}" for word in words)
+        return PhaseMessage.USE_BEST_LAYOUT.fill(run=self.run, options=options)
 
 
 def search_run(run: str, set_words: Sequence[str]) -> RunSearch:
@@ -95,16 +115,17 @@ def search_run(run: str, set_words: Sequence[str]) -> RunSearch:
         tokens,
         found_layouts,
         larger,
+        tuple(set_words),
     )
 
 
 def _layout_row(ranked: RankedLayout, currency: str) -> dict[str, str]:
     layout = ranked.layout
     choice = ranked.choice
-    days = "not known"
+    training_time = UNKNOWN
     if ranked.days is not None:
-        days = f"{ranked.days:,.3g}"
-    cost = "not known"
+        training_time = show_duration(86400 * ranked.days)
+    cost = UNKNOWN
     if ranked.cost is not None:
         cost = f"{ranked.cost:,.0f} {currency}".strip()
     return {
@@ -112,14 +133,14 @@ def _layout_row(ranked: RankedLayout, currency: str) -> dict[str, str]:
         "tensor": str(layout.tensor),
         "pipeline": str(layout.pipeline),
         "virtual": str(layout.virtual_pipeline),
-        "copies": str(layout.data),
+        "replicas": str(layout.data),
         "micro": str(choice.micro_batch),
         "recompute": choice.training.recompute,
         "ZeRO": str(layout.zero_stage),
         "memory": show_bytes(ranked.memory_bytes),
         "a step": show_duration(ranked.seconds_per_step),
         "MFU": f"{ranked.mfu:.1%}",
-        "days": days,
+        "training": training_time,
         "cost": cost,
         PhaseMessage.NODES_IN_MULTIPLES.fill(): str(choice.node_multiple),
     }

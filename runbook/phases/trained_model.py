@@ -4,6 +4,7 @@ It samples text, and exports and imports Hugging Face folders.
 """
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -313,7 +314,7 @@ def ask_trainer(
         check=False,
     )
     if done.exit_code == REFUSED:
-        raise ParamsError(done.err.strip())
+        raise ParamsError(refusal_in(done.err))
     if done.exit_code:
         hint = ""
         if "No module named" in done.err:
@@ -329,3 +330,17 @@ def ask_trainer(
 
     reply: dict[str, Any] = json.loads(done.out.splitlines()[-1])
     return reply
+
+
+_LIBRARY_LOG = re.compile(r"^\[?[IWE]\d{4} \d\d:\d\d:\d\d")
+"""Matches a line that torch logs, such as a warning of its CUDA build on a machine without a GPU."""
+
+
+def refusal_in(error_output: str) -> str:
+    r"""Return why the trainer refused a request, without what libraries logged before.
+
+    >>> refusal_in("W1129 17:45:28.229000 17551 cpp_extension.py:178] No CUDA runtime\nno room\n")
+    'no room'
+    """
+    lines = [line for line in error_output.splitlines() if not _LIBRARY_LOG.match(line)]
+    return "\n".join(lines).strip()

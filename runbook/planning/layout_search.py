@@ -427,7 +427,7 @@ def _changes(choice: Choice) -> Iterator[tuple[str, Choice]]:
                 yield f"training.{key}={name}", _with_training(choice, key, name)
 
     for best in search(choice).ranked[:1]:
-        yield _set_options_of(best), best.choice
+        yield f"{' '.join(layout_words(best))} (best by --search)", best.choice
 
 
 def _changed_sizes(choice: Choice) -> dict[str, list[int]]:
@@ -464,8 +464,8 @@ def _with_size(choice: Choice, key: str, value: int) -> Choice:
     return choice.in_layout(replace(choice.layout, **size))
 
 
-def _set_options_of(best: RankedLayout) -> str:
-    """Return the values for --set that select the best layout found."""
+def layout_words(best: RankedLayout) -> list[str]:
+    """Return the values for --set that select a layout, each as key=value."""
     layout = best.layout
     settings = {
         "parallel.tensor": layout.tensor,
@@ -475,8 +475,7 @@ def _set_options_of(best: RankedLayout) -> str:
         "parallel.zero_stage": layout.zero_stage,
         "training.recompute": best.choice.training.recompute,
     }
-    options = " ".join(f"{key}={value}" for key, value in settings.items())
-    return f"{options} (best by --search)"
+    return [f"{key}={value}" for key, value in settings.items()]
 
 
 def _alternative(

@@ -41,7 +41,7 @@ from runbook.planning.messages import PlanningMessage
 from runbook.planning.near_copy_memory import check_near_copies
 from runbook.planning.network_rules import check_network
 from runbook.planning.schedule import batch_of, check_schedule, duration, learning_rate
-from runbook.planning.site_limits import check_queues, check_time_limit, check_volumes
+from runbook.planning.site_limits import check_nodes, check_queues, check_time_limit, check_volumes
 from runbook.planning.sizes import (
     Parameters,
     expected_first_loss,
@@ -195,6 +195,7 @@ def make_plan(
     for choice in (smoke, full):
         rules = [*check_layout(choice), *check_schedule(choice)]
         rules += check_epochs(choice.phase, duration(choice).tokens, data)
+        checks += check_nodes(settings, choice)
         checks += [*rules, *check_cpu(choice, machine)]
         if any(check.verdict == "fail" for check in rules):
             computable = False

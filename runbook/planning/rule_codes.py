@@ -9,6 +9,7 @@ class PlanCode(Code):
     WORLD_SIZE = "devices.world-size"
     PROCESSES_ON_NODE = "devices.processes-on-node"
     DEVICES_ON_NODE = "devices.devices-on-node"
+    NODES_OF_SITE = "devices.nodes-of-site"
     NO_GPU_SEEN = "devices.no-gpu-seen"
     TENSOR_INSIDE_NODE = "devices.tensor-inside-node"
     HEAD_SIZE = "model.head-size"
@@ -60,9 +61,18 @@ _MESSAGES = {
     ),
     PlanCode.DEVICES_ON_NODE: RuleText(
         title="devices on a node",
-        value="{devices_per_node} devices, but a node of {site} has {site_devices}",
+        value="{devices_per_node} devices per node; a node of {site} has {site_devices}",
         rule="a job requests no more devices than a node has",
         remedy="Set {job_key}.devices_per_node to at most {site_devices}, or to 0 for all of them.",
+    ),
+    PlanCode.NODES_OF_SITE: RuleText(
+        title="nodes of the site",
+        value="{nodes} of the {site_nodes} that {site} has",
+        rule="a job requests no more nodes than the site has",
+        remedy=(
+            "Set {job_key}.nodes to at most {site_nodes}, or correct hardware.nodes in "
+            "params/sites/{site}.yaml."
+        ),
     ),
     PlanCode.NO_GPU_SEEN: RuleText(
         title="GPUs",

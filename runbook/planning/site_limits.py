@@ -91,6 +91,29 @@ def _queue(
     )
 
 
+def check_nodes(settings: Settings, choice: Choice) -> list[Check]:
+    """Compare the nodes of a training job with those of the site.
+
+    Return no check if the site file does not state how many nodes there are.
+    """
+    site_nodes = settings.site.hardware.nodes
+    if not site_nodes:
+        return []
+    nodes = settings.job(choice.phase).nodes
+    result = RuleResult(
+        code=PlanCode.NODES_OF_SITE,
+        holds=nodes <= site_nodes,
+        values={
+            "nodes": counted(nodes, "node"),
+            "site_nodes": site_nodes,
+            "site": settings.site.site,
+            "job_key": choice.keys.job,
+        },
+        keys=(f"{choice.keys.job}.nodes",),
+    )
+    return [check_of(result, choice.phase)]
+
+
 def _suggested_queue(unlisted: str, queues: Mapping[str, QueueLimit]) -> str:
     close = get_close_matches(unlisted, list(queues), 1, 0.5)
     if close:

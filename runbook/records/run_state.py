@@ -1,6 +1,7 @@
 """Determines the run state, using only the run folder."""
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -60,6 +61,9 @@ STATES_NAME = "phase-states.json"
 
 A copy has no done markers. Without this file, outdated results would look finished in it.
 """
+BEAT_MARGIN_SECONDS = 8.0
+"""A running job wrote its last heartbeat at most this long before a phase ended: jobs write one
+every 5 seconds."""
 BEATS_FOR_SECONDS = 120.0
 """A job without a heartbeat for longer than this does not count as running.
 
@@ -357,7 +361,14 @@ def _is_running(run_folder: Path, phase: str, record: PhaseRecord) -> bool:
     if job is None or read_end(job, "") is not None:
         return False
     age = heartbeat_age(job)
-    return age is not None and age < BEATS_FOR_SECONDS
+    if age is None or age >= BEATS_FOR_SECONDS:
+        return False
+    if record.state != ExecutionState.FAILED or not record.ended:
+        return True
+    # The phase fails after a job that was killed and could write no exit code. A job that goes on
+    # after another failure writes heartbeats later than the end of the record.
+    ended = datetime.fromisoformat(record.ended).timestamp()
+    return time.time() - age > ended - BEAT_MARGIN_SECONDS
 
 
 def _deciding_phase(phases: Sequence[PhaseState]) -> str:

@@ -14,7 +14,7 @@ from runbook.core import quantities
 from runbook.core.checks import Check, counted, judge
 from runbook.core.errors import RecordError
 from runbook.core.table import Row, Table
-from runbook.core.units import show_change
+from runbook.core.units import show_change, show_quantity
 from runbook.params.yaml12 import dotted
 from runbook.plan_file.phase_names import FULL
 from runbook.planning.make_plan import Plan, parse_plan
@@ -280,6 +280,7 @@ def _checks(base: RunFacts, run: RunFacts, allowed: Tolerance) -> list[Check]:
             allowed.tokens_per_second,
             -1,
         ),
+        *_text_checks(base, run),
         _loss_check(base, run, allowed.last_loss),
         _check(
             quantities.MEMORY,
@@ -297,6 +298,29 @@ def _checks(base: RunFacts, run: RunFacts, allowed: Tolerance) -> list[Check]:
         ),
     ]
     return [replace(check, name=f"{run.name}: {check.name}") for check in checks]
+
+
+TEXT_KEYS = ("data.dataset", "data.folder", "data.blend", "data.tokenizer")
+"""Keys that decide which tokens a run trains on and is evaluated on."""
+
+
+def _text_checks(base: RunFacts, run: RunFacts) -> list[Check]:
+    """Warn if the runs train on different text or tokens, so their losses mean different things."""
+    changes = []
+    for key in TEXT_KEYS:
+        base_value = base.parameters.get(key)
+        value = run.parameters.get(key)
+        if value != base_value:
+            changes.append(
+                ResultMessage.OTHER_VALUE.fill(
+                    key=key, value=value or "-", base=base.name, base_value=base_value or "-"
+                )
+            )
+
+    if not changes:
+        return []
+    rule = ResultMessage.SAME_TEXT_RULE.fill(base=base.name)
+    return [Check("same text", "warn", "; ".join(changes), rule)]
 
 
 def _loss_check(base: RunFacts, run: RunFacts, allowed: float) -> Check:
@@ -355,8 +379,8 @@ def _check(
         return Check(name, "unknown", "not known for both", rule)
     change = run_value / base_value - 1
     value = ResultMessage.CHANGED_FROM.fill(
-        value=run_value,
-        base=base_value,
+        value=show_quantity(name, run_value),
+        base=show_quantity(name, base_value),
         change=show_change(run_value / base_value),
     )
     return judge(

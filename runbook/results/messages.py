@@ -10,7 +10,7 @@ class ResultMessage(Message):
 
     BAD_GRADIENT_NORMS = "; not finite or zero at iteration {bad_iterations}"
     BEST_CASE = "without evaluations, checkpoints and restarts: the best case"
-    CHANGED_FROM = "{value:.4g}, {base:.4g} before ({change})"
+    CHANGED_FROM = "{value}, {base} before ({change})"
     COMPARED = "Verdict: {verdict} (each compared with {base})"
     CONTEXT_ONLY = "no: this run used a CPU, shown as context only"
     COPIES_LEFT_OUT = "; {number} skipped, because the previous ones were still being sent"
@@ -53,6 +53,7 @@ class ResultMessage(Message):
     )
     ONE_STEP = "step {step}"
     OTHER_DEVICE = "no: another device ({published_device} there, {device} here)"
+    OTHER_VALUE = "{key}={value}, {base_value} in {base}"
     OTHER_SIZE = "no: another size; tokens/s depend on the size"
     PARAMETERS_SUM = (
         "N = {layers} layers x {per_layer:,} + {others:,} (embeddings, last norm) = {total:,}"
@@ -70,6 +71,7 @@ class ResultMessage(Message):
     RULE_NOT_CHECKABLE = "the rule of {pattern} needs an example and a source"
     RUN_WITHOUT_PEAK = "this run: no peak is known for its device, so it has no MFU"
     RUN_WITHOUT_PHASE = "{path} has no phase {phase}: run `runbook run` on it first."
+    SAME_TEXT_RULE = "trained on the text and tokens of {base}, so that losses can be compared"
     SAVED_AT = "saved at {iterations}"
     SEALED_INTERVAL = "; sealed {low:.3f} to {high:.3f}"
     SHARE_AXIS = "share of the device's dense peak (%); hatched: HFU, which counts recomputed work"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from runbook.core import quantities
 from runbook.core.table import Table
 from runbook.plan_file.phase_names import FULL
+from runbook.planning.cost.memory import process_bytes
 from runbook.planning.make_plan import Plan
 from runbook.planning.useful_time import useful_time
 from runbook.results.messages import ResultMessage
@@ -56,10 +57,6 @@ def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
     """Return the planned values for a phase from plan.json, named as in `actual_numbers`."""
     spec = plan.phases[phase]
     time = plan.time[phase]
-    memory = plan.memory[phase]
-    # If processes share the node memory, as on CPUs, the limit applies to the whole node.
-    processes = spec.parallel.world_size if memory.limit_of == "node" else 1
-    process_bytes = (memory.least_bytes or 0) / processes
     return {
         "iterations": spec.duration.iterations,
         "processes": spec.parallel.world_size,
@@ -69,7 +66,7 @@ def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
         quantities.THROUGHPUT: time.tokens_per_second,
         quantities.SPEED: time.tflops_per_device,
         quantities.FIRST_LOSS: math.log(spec.model.shape.vocabulary),
-        quantities.PROCESS_MEMORY: process_bytes or None,
+        quantities.PROCESS_MEMORY: process_bytes(plan.memory[phase]) or None,
         "wall time (s)": time.seconds,
         quantities.USEFUL_TIME: _planned_useful_time(plan, phase),
     }

@@ -80,7 +80,7 @@ def _how_to_begin(stem: str, name: str) -> str:
         names = []
 
     if run in names or not names:
-        return f"runbook run {stem} creates it."
+        return f"Create it with runbook run {stem}, or without training: runbook run {stem} --to 00-plan."
     near = difflib.get_close_matches(run, names)
     if near:
         hint = f"Did you mean {' or '.join(near)}?"

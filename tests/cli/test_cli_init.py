@@ -435,6 +435,8 @@ def test_a_clone_takes_the_site_into_its_own_params(runbook, programs, tmp_path,
     monkeypatch.chdir(clone)
     said = runbook("init", os.curdir, "--site", "oak", *FLAGS)
     assert (said.code, said.err) == (0, "")
+    assert not re.search(r"^\.: \d+ files", said.out, re.MULTILINE)
+    assert "Next: runbook check oak" in said.out
     assert runbook("check", "oak").code == 0
     assert runbook("init", os.curdir).code == 1
 

@@ -406,3 +406,9 @@ def test_explain_reads_a_log_and_takes_the_rest_from_a_run(runbook, project):
     assert says(alone, SpeedMessage.NOT_SAID, words=containing("accelerator=H100-SXM5"))
     wrong = runbook("explain", str(log), "--set", "micro_batches=2")
     assert (wrong.code, "Nearest: micro_batch" in wrong.err) == (2, True)
+
+
+def test_why_of_a_key_of_the_site_file_says_where_such_keys_are_listed(runbook):
+    said = runbook("why", "local", "hardware.device")
+    assert said.code == 2
+    assert "keys of a site file" in said.err

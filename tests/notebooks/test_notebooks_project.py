@@ -76,7 +76,7 @@ def test_an_installed_package_gives_a_project_that_works(installed, tmp_path):
     assert made.returncode == 0, made.stderr
     written, next_step = made.stdout.splitlines()
     assert says_only(written, CliMessage.PROJECT_WRITTEN, folder="mine", existing="")
-    assert next_step == CliMessage.NEXT_STEP.fill(folder="mine")
+    assert next_step == CliMessage.NEXT_STEP.fill(change_folder="cd mine; ")
     project = tmp_path / "mine"
     for phase in PHASES:
         name = f"notebooks/{phase}.ipynb"

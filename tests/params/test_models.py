@@ -1,5 +1,6 @@
 """Every shape in the catalogue has the parameter count that its source states or its layers imply."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,14 @@ def test_the_count_that_is_written_down_is_that_of_the_shape(name):
     shape = shape_of(model, tensor=1, sequence_length=model.sequence_length)
     assert model.parameters == whole(shape).total
     assert model.label and model.source
+
+
+def test_the_example_of_an_own_model_can_be_used_as_it_is(tmp_path: Path) -> None:
+    lines = (CLONE / "params" / "models.yaml").read_text(encoding="utf-8").splitlines()
+    first = lines.index("#   mine:")
+    example = [line.removeprefix("#   ") for line in lines[first : first + 8]]
+    shutil.copytree(CLONE / "params", tmp_path / "params")
+    with (tmp_path / "params" / "models.yaml").open("a", encoding="utf-8") as file:
+        file.write("\n".join(["", *example, ""]))
+    model = read_models(tmp_path).get("mine")
+    assert (model.layers, model.hidden, model.heads) == (34, 4096, 32)

@@ -122,7 +122,7 @@ def test_why_answers_every_key(project: Path):
         ("nodes", "There is no key nodes. Did you mean jobs.<phase>.nodes?"),
         (
             "zzz",
-            "There is no key zzz. The sections are data, parallel, training, training.shape, training.smoke,",
+            "There is no key zzz. The sections of a run file are data, parallel, training, training.shape, training.smoke,",
         ),
         (
             "parallel",

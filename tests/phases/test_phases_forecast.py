@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from runbook.cli.plan import plan
 from runbook.core.errors import ParamsError
 from runbook.params.project import project_root
 from runbook.phases.messages import PhaseMessage
+from runbook.phases.run_plan import load_named
 from runbook.phases.run_search import search_run
+from runbook.planning.choice import full_choice
 from runbook.planning.cost.calibration import LIKE
 from runbook.planning.messages import PlanningMessage
 from runbook.tools.speed.messages import SpeedMessage
@@ -137,6 +140,27 @@ def test_the_search_of_a_shipped_run_ranks_and_grows() -> None:
     for layout in layouts:
         assert int(layout[-1]) == int(layout[tensor]) * int(layout[pipeline]) / 8
     assert json.loads(call("azure-175b", "--search", "--json").output)["device"] == "H100-SXM"
+
+
+def test_search_prints_options_that_select_the_best_layout() -> None:
+    search = search_run("azure-175b", ["jobs.training.nodes=16"])
+    best = search.found.ranked[0]
+    line = next(line for line in search.as_text().splitlines() if "--set" in line)
+    words = [word.strip() for word in line.split("--set ")[1:]]
+    assert words[0] == "jobs.training.nodes=16"
+    chosen = full_choice(load_named("azure-175b", words))
+    assert chosen.layout == best.layout
+    assert chosen.micro_batch == best.choice.micro_batch
+    assert chosen.training.recompute == best.choice.training.recompute
+
+
+def test_search_shows_times_with_units_and_the_size_of_the_site() -> None:
+    text = search_run("polaris-25b", []).as_text()
+    head = next(row for row in table_rows(text) if row[0] == "GPUs")
+    assert "replicas" in head
+    first = next(row for row in table_rows(text) if row[0].replace(",", "").isdigit())
+    assert re.search(r"\d (s|min|h|d)\b", first[head.index("training")])
+    assert "polaris has 560 nodes (2,240 devices)" in text
 
 
 def test_a_machine_without_accelerators_is_told_why_nothing_is_searched() -> None:

@@ -264,7 +264,7 @@ def test_status_of_nothing_says_how_to_begin(runs):
         RunMessage.NO_SUCH_RUN_FOLDER,
         root=containing("runs/local"),
         there="; there are no runs yet",
-        stem=containing("runbook run local"),
+        stem=containing("runbook run local --to 00-plan"),
     ):
         status.run_folder("local", runs)
 

@@ -160,3 +160,12 @@ def test_a_software_that_is_too_old_is_told_from_a_job_that_fails(tmp_path):
         )
     )
     assert not (tmp_path / "out").exists()
+
+
+def test_messages_of_a_single_stage_are_listed_once(rehearsal):
+    found, _ = rehearsal
+    single = dataclasses.replace(found, stages=(found.stages[1], found.stages[2]))
+    both = dataclasses.replace(found, stages=found.stages[1:2])
+    (messages,) = [table for table in single.tables() if "messages a step" in table.columns]
+    (once,) = [table for table in both.tables() if "messages a step" in table.columns]
+    assert messages.rows == once.rows

@@ -54,7 +54,7 @@ def test_each_device_is_drawn_where_megatron_counts_it() -> None:
         ResultMessage.LAYERS_OF_STAGE.fill(stage=1, first=11, last=20),
     ]
     assert [label.get_text() for label in axes.get_xticklabels()] == [
-        f"copy {number}" for number in range(1, 5)
+        f"replica {number}" for number in range(1, 5)
     ]
 
 

@@ -268,8 +268,8 @@ REFUSALS = [
             "training": MEGATRON,
         },
         {"device": "H100-SXM"},
-        "04-training: devices on a node: 16 devices, but a node of here has 8. Rule: a job requests no more devices than "
-        "a node has. Set jobs.training.devices_per_node to at most 8, or to 0 for all of them.",
+        "04-training: devices on a node: 16 devices per node; a node of here has 8. Rule: a job requests no "
+        "more devices than a node has. Set jobs.training.devices_per_node to at most 8, or to 0 for all of them.",
     ),
 ]
 
@@ -425,3 +425,20 @@ def test_a_layout_multiplies_back(
     assert layout.ranks_per_replica * layout.data == world
     assert choice.micro_batch * layout.data * choice.num_microbatches == choice.global_batch
     assert choice.bubble == (pipeline - 1) / (steps * virtual)
+
+
+def test_a_job_with_more_nodes_than_the_site_has_is_refused(
+    broken: Callable[..., tuple[Check, ...]],
+) -> None:
+    site = {"hardware": hardware("H100-SXM", nodes=4)}
+    jobs = {"smoke": {"nodes": 1}, "training": {"nodes": 5}}
+    checks = broken({"jobs": jobs, "training": {**MEGATRON, "global_batch": 80}}, site=site)
+    check = check_about(checks, PlanCode.NODES_OF_SITE, FULL, site_nodes=4)
+    assert check.verdict == "fail"
+    assert "5 nodes of the 4" in check.value
+
+
+def test_a_site_of_unknown_size_limits_no_job() -> None:
+    jobs = {"smoke": {"nodes": 1}, "training": {"nodes": 5}}
+    checks = make_plan(build({"jobs": jobs, "training": {"global_batch": 80}})).checks
+    assert not [check for check in checks if check.code is PlanCode.NODES_OF_SITE]

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from suite.messages import check_about, says
 
+from runbook.core.quantities import PROCESS_MEMORY
 from runbook.plan_file.diagnostics import Statement
 from runbook.plan_file.kept_checkpoints import bytes_per_parameter, most_at_once
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import ADAM_MOMENTS, Checkpoint, Layout, ModelShape, Precision
 from runbook.planning import Check, make_plan
 from runbook.planning.choice import full_choice
@@ -35,6 +37,7 @@ from runbook.planning.cost.memory import (
 )
 from runbook.planning.messages import PlanningMessage
 from runbook.planning.rule_codes import PlanCode
+from runbook.results.plan_versus_actual import planned_numbers
 
 from .conftest import TWO_CORES, build, hardware
 
@@ -446,3 +449,12 @@ def test_what_cannot_be_offloaded_is_refused() -> None:
         (check,) = check_host_memory(choice, all_stages(choice))
         assert check.verdict == "fail"
         assert check.remedy == PlanningMessage.SHARE_TO_OFFLOAD.fill()
+
+
+def test_memory_of_a_process_is_a_share_of_its_node_not_of_all_nodes() -> None:
+    jobs = {"smoke": {"nodes": 2}, "training": {"nodes": 2}}
+    plan = make_plan(build({"jobs": jobs}))
+    memory = plan.memory[FULL]
+    per_node = plan.phases[FULL].parallel.world_size // 2
+    assert memory.limit_of == "node"
+    assert planned_numbers(plan, FULL)[PROCESS_MEMORY] == memory.least_bytes / per_node

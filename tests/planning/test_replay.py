@@ -61,6 +61,14 @@ def test_equal_stages_wait_as_the_closed_form_says(
         assert parts["matrices"] == pytest.approx(work)
 
 
+def test_a_rounding_error_is_shown_as_zero() -> None:
+    stage = StageTimes(
+        (Seconds(matrices=1.0, communication=1e-18),), (Seconds(),), Seconds(), Seconds()
+    )
+    found = Replay(1, 0.0, False, 0.0, 1.0, {}, (stage,))
+    assert found.table("counted").rows[0]["tensor ranks"] == "0"
+
+
 def test_all_wait_for_the_slowest_stage() -> None:
     """Once the first gradient is back, the slowest stage works without a pause.
 

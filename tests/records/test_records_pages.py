@@ -6,6 +6,7 @@ import json
 import re
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -496,6 +497,24 @@ def test_campaign_and_index_survive_a_broken_record_and_an_open_one(tmp_path):
     assert read_run(run_folder).state == "running", "nobody looks, but its job goes on"
     (job / "heartbeat").write_text(f"{time.time() - 600:.0f} 0 another-machine\n")
     assert read_run(run_folder).state == "interrupted"
+
+
+def test_a_phase_that_failed_with_its_killed_job_is_not_running(tmp_path):
+    run_folder = write_run(tmp_path / "runs")
+    path = run_folder / "records" / "04-training.json"
+    ended = datetime.now(UTC)
+    path.write_text(
+        path.read_text()
+        .replace("2025-11-21T06:02:30.000000Z", ended.strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
+        .replace('"done"', '"failed"')
+    )
+    job = run_folder / "jobs" / "04-training-2"
+    job.mkdir(parents=True)
+    (job / "job.json").write_text("{}")
+    (job / "heartbeat").write_text(f"{ended.timestamp() - 20:.0f} 0 another-machine\n")
+    assert read_run(run_folder).state == "failed", "killed before it could write an exit code"
+    (job / "heartbeat").write_text(f"{ended.timestamp() - 2:.0f} 0 another-machine\n")
+    assert read_run(run_folder).state == "running", "another cell failed, but the job goes on"
 
 
 @pytest.mark.parametrize(

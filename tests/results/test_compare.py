@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from suite.messages import containing, refuses
@@ -65,7 +66,9 @@ def test_slower_than_the_tolerance_fails_and_names_both_numbers(run_folder):
     (failed,) = [check for check in found.checks if check.verdict == "fail"]
     assert not found.passed
     assert failed.name == f"b: {quantities.THROUGHPUT}"
-    assert failed.value == ResultMessage.CHANGED_FROM.fill(value=465.5, base=512.0, change="-9.1%")
+    assert failed.value == ResultMessage.CHANGED_FROM.fill(
+        value="465.5", base="512", change="-9.1%"
+    )
     assert failed.rule == ResultMessage.NOT_LOWER.fill(allowed=0.05, base="a")
     assert compare_runs(
         [run_folder("c"), run_folder("d", seconds=2.2)], Tolerance(tokens_per_second=0.1)
@@ -188,3 +191,19 @@ def test_command_gives_the_verdict_as_json_and_by_its_exit_code(run_folder, tmp_
     assert allowed.return_value == 0
     verdict = ResultMessage.COMPARED.fill(verdict="pass", base="a")
     assert allowed.output.splitlines()[-1] == verdict
+
+
+def test_runs_on_different_text_are_warned_of(run_folder):
+    base = run_folder("a")
+    other = replace(base, name="b", parameters={**base.parameters, "data.dataset": "mine"})
+    (check,) = [one for one in compare_runs([base, other]).checks if one.name == "b: same text"]
+    assert check.verdict == "warn"
+    assert check.value.startswith("data.dataset=mine")
+    same = replace(base, name="b")
+    assert "b: same text" not in verdicts(compare_runs([base, same]))
+
+
+def test_compared_memory_is_shown_in_a_readable_unit(run_folder):
+    found = compare_runs([run_folder("a", memory_bytes=3 * 2**30), run_folder("b")])
+    (check,) = [one for one in found.checks if quantities.MEMORY in one.name]
+    assert "3.00 GiB" in check.value

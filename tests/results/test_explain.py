@@ -14,6 +14,7 @@ from log_lines import parse_lines
 from suite.messages import refuses, says
 
 from runbook.core.errors import ParamsError
+from runbook.core.table import UNKNOWN
 from runbook.frameworks.option_names import option_names
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
@@ -717,3 +718,17 @@ def test_stated_causes_need_no_known_device(told, text, causes):
 )
 def test_what_is_off_or_another_comparison_is_no_cause(text):
     assert [part.name for part in signs(text, reached=1.0)] == []
+
+
+def test_a_cause_of_unknown_cost_has_no_seconds_in_the_table(models):
+    steps = [
+        f" iteration {step}/ 100 | consumed samples: {8 * step} | elapsed time per iteration (ms): "
+        f"{9000 if step == 15 else 5000} | global batch size: 8 | lm loss: 8.0E+00 |"
+        for step in range(1, 31)
+    ]
+    lines = ["NCCL INFO NET/Socket : Using [0]eth0", *steps]
+    text = "\n".join(lines)
+    explanation = explain(text, parse_lines(lines), read_facts(text, {}), models)
+    seconds = {row["name"]: row["seconds"] for row in explanation.as_table().rows}
+    assert seconds["network"] == UNKNOWN
+    assert seconds["slow steps"] > 0

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from runbook.core import quantities
+from runbook.planning.cost.cpu import PROCESS_BYTES
 from runbook.results.messages import ResultMessage
 from runbook.results.metrics import summarize
 from runbook.results.plan_versus_actual import actual_numbers, plan_versus_actual, planned_numbers
@@ -62,12 +63,13 @@ def test_plan_json_is_read_under_the_names_of_the_results(plan, summary):
     speed = replace(
         plan.time[smoke], seconds_per_iteration=1.6, tokens_per_second=640.0, seconds=160.0
     )
-    memory = replace(plan.memory[smoke], limit_of="node", least_bytes=3 * 10**9)
+    stages = (10**9, 2 * 10**9)
+    memory = replace(plan.memory[smoke], limit_of="node", least_by_stage=stages)
     plan = replace(plan, time={smoke: speed}, memory={smoke: memory})
     planned = planned_numbers(plan, "03-smoke-test")
     rows = {row["what"]: row for row in plan_versus_actual(planned, actual_numbers(summary)).rows}
     assert rows[quantities.STEP_TIME]["ratio"] == pytest.approx(1.25)
-    assert rows[quantities.PROCESS_MEMORY]["planned"] == 1.5e9
+    assert rows[quantities.PROCESS_MEMORY]["planned"] == 1.5e9 + PROCESS_BYTES
     assert rows[quantities.FIRST_LOSS]["ratio"] == pytest.approx(1.0, abs=1e-4)
 
 

@@ -203,7 +203,8 @@ def _table_row(name: str, parts: Mapping[str, float]) -> dict[str, str]:
     row = {"stage": name}
     for column, names in _COLUMNS.items():
         seconds = sum(parts.get(part, 0.0) for part in names or parts)
-        row[column] = f"{seconds:.4g}"
+        # A difference of equal times leaves a rounding error, such as 1e-17.
+        row[column] = "0" if abs(seconds) < 1e-12 else f"{seconds:.4g}"
 
     return row
 

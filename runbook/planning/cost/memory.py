@@ -863,6 +863,17 @@ def node_bytes(stages: list[StageMemory], processes: int) -> tuple[int, int]:
     )
 
 
+def process_bytes(memory: PhaseMemory) -> int:
+    """Return the minimum memory that a process needs, averaged over the pipeline stages.
+
+    If processes share the memory of a node, as on CPUs, `least_bytes` is for a whole node.
+    """
+    if memory.limit_of != "node":
+        return memory.least_bytes
+    mean_bytes = sum(memory.least_by_stage) / len(memory.least_by_stage)
+    return round(mean_bytes) + cpu.PROCESS_BYTES
+
+
 RESERVE = 0.94
 """Share of device memory that a plan may use.
 

@@ -434,7 +434,7 @@ def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
         copies = range(columns // copy)
         axes.set_xticks(
             [(replica + 0.5) * copy for replica in copies],
-            [f"copy {replica + 1}" for replica in copies],
+            [f"replica {replica + 1}" for replica in copies],
         )
         axes.grid(visible=False)
         axes.set(xlim=(0, columns), ylim=(stages - 0.4, -0.6))
@@ -450,10 +450,10 @@ def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
         else:
             nodes = f"A node has {devices_per_node} devices."
 
-        axes.set_xlabel(
-            f"Each cell is a device with its rank; {cut.tensor} tensor ranks share "
-            f"every layer of a stage.{drawn}\n{nodes}"
-        )
+        tensor_ranks = ""
+        if cut.tensor > 1:
+            tensor_ranks = f"; {cut.tensor} tensor ranks share every layer of a stage"
+        axes.set_xlabel(f"Each cell is a device with its rank{tensor_ranks}.{drawn}\n{nodes}")
 
     return axes.figure
 

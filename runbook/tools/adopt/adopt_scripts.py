@@ -205,7 +205,7 @@ class AdoptReport:
             )
             parts.append(Table(self._launch_rows(), title).as_text())
         if not self.differences:
-            parts.append(_table("Errors of the documents in this script", self._error_rows()))
+            parts.append(_table("Known errors in this script", self._error_rows()))
         parts += self._proof_parts()
         parts.append(_table("Not carried over", self._leftover_rows()))
         if self.site_block:

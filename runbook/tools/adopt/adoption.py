@@ -31,6 +31,7 @@ from runbook.tools.adopt import (
 from runbook.tools.adopt.findings import CarriedValue, Findings, KnownError
 from runbook.tools.adopt.known_errors import Evidence, errors_in
 from runbook.tools.adopt.launches import (
+    SITE_SIGNS,
     DocumentCall,
     Launch,
     calls_of,
@@ -375,7 +376,11 @@ def _starts_training(commands: Sequence[StartedProgram]) -> bool:
 def _site_of(script: Script, project: Path) -> Site:
     """Return the site that the script was written for. The site is never the local machine."""
     names = [name for name in site_names(project) if name != "local"]
-    return read_site(site_of(script, names), project)[0]
+    queues = {}
+    for name in names:
+        if name not in SITE_SIGNS:
+            queues[name] = read_site(name, project)[0].queues
+    return read_site(site_of(script, names, queues), project)[0]
 
 
 def _base(script: Script, launches: Sequence[Launch], calls: Sequence[DocumentCall]) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from pathlib import Path
@@ -393,15 +393,37 @@ class DocumentCall:
     command: StartedProgram
 
 
-def site_of(script: Script, sites: Collection[str]) -> str:
+_PARTITION_NAMES = ("partition", "p", "q", "queue")
+"""Names of the directive that names a partition or queue: Slurm's and PBS's."""
+
+
+def site_of(
+    script: Script,
+    sites: Collection[str],
+    own_queues: Mapping[str, Collection[str]] | None = None,
+) -> str:
     """Return the site named in a rendered script, or else the site with the most evidence.
 
-    A Slurm script never belongs to a PBS site, and vice versa.
+    `own_queues` has the partitions or queues of each site that a user described. If the script
+    names a partition of exactly one of them, that is the site. A Slurm script never belongs to a
+    PBS site, and vice versa.
     """
     ours = script.matching(r"^# Run [\w.-]+, phase [\w-]+, site ([\w.-]+):")
     if ours and ours[0][1][1] in sites:
         return ours[0][1][1]
-    return _most_signs(script, sites)[0]
+    own_site = _site_with_partition(script, own_queues or {})
+    return own_site or _most_signs(script, sites)[0]
+
+
+def _site_with_partition(script: Script, queues: Mapping[str, Collection[str]]) -> str:
+    """Return the only site that has the partition or queue of the script, or an empty string."""
+    partitions: set[str] = set()
+    for directive in script.directives:
+        if directive.name in _PARTITION_NAMES:
+            partitions.update(directive.value.split(","))
+
+    sites = [site for site, names in queues.items() if partitions & set(names)]
+    return sites[0] if len(sites) == 1 else ""
 
 
 def _most_signs(script: Script, sites: Collection[str]) -> tuple[str, int]:

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from runbook.core.table import Table
+from runbook.core.table import UNKNOWN, Table
 from runbook.core.units import four_digits
 from runbook.log_readers.record import ParsedLog
 from runbook.params.schema.entries import Model
@@ -27,7 +27,7 @@ from runbook.tools.speed.described_training import (
 from runbook.tools.speed.facts import NEEDED, Facts
 from runbook.tools.speed.measured import measured_parts
 from runbook.tools.speed.messages import SpeedMessage
-from runbook.tools.speed.parts import GapPart, fill
+from runbook.tools.speed.parts import NEGLIGIBLE_SECONDS, GapPart, fill
 from runbook.tools.speed.published_rows import billions_in
 from runbook.tools.speed.ruled_out import causes_ruled_out
 from runbook.tools.speed.signs import distinct_lines, signs, stated_causes
@@ -103,7 +103,7 @@ class Explanation:
         Notes in the table name the expected, planned and reached figures, and the assumed and
         missing facts.
         """
-        rows = [part.as_row() | {"seconds": four_digits(part.seconds)} for part in self.parts]
+        rows = [part.as_row() | {"seconds": _cost_text(part)} for part in self.parts]
         if not any(part.seconds for part in self.parts):
             rows = [{name: row[name] for name in ("name", "evidence", "remedy")} for row in rows]
         notes = [*checks_of(self.parts, LISTED_CAUSES)]
@@ -145,6 +145,16 @@ def _causes(parts: Sequence[GapPart]) -> list[str]:
     """Return the distinct causes in these parts, in order, without the unexplained part."""
     causes = dict.fromkeys(part.name for part in parts if part.name != "unexplained")
     return list(causes)
+
+
+def _cost_text(part: GapPart) -> float | str:
+    """Return the seconds that a cause explains, for a table.
+
+    A negligible cost means that none is known.
+    """
+    if part.seconds <= NEGLIGIBLE_SECONDS:
+        return UNKNOWN
+    return four_digits(part.seconds)
 
 
 def _seconds_text(seconds: float | None) -> str:

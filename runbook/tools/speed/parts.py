@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-_NEGLIGIBLE_SECONDS = 1e-9
+NEGLIGIBLE_SECONDS = 1e-9
 
 
 @dataclass(frozen=True)
@@ -73,4 +73,4 @@ def fill(gap: float, *groups: Sequence[GapPart]) -> list[GapPart]:
 
 def _is_listed(part: GapPart) -> bool:
     """Return whether a part takes time, or is named or suspected without a known time."""
-    return part.is_printed or part.is_suspected or part.seconds > _NEGLIGIBLE_SECONDS
+    return part.is_printed or part.is_suspected or part.seconds > NEGLIGIBLE_SECONDS

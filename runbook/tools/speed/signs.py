@@ -87,7 +87,7 @@ def stated_causes(facts: Facts) -> Iterator[GapPart]:
     """Yield the causes that facts state, without estimates, for a training run without a model."""
     for stated in _STATED_CAUSES:
         if facts.get(stated.fact) == stated.value:
-            evidence = f"{stated.evidence} (no price)"
+            evidence = f"{stated.evidence} (cost not known)"
             yield GapPart(stated.cause, 0.0, evidence, stated.remedy, is_printed=True)
 
 

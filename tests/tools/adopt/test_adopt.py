@@ -5,6 +5,7 @@ leftovers and known errors.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -365,3 +366,38 @@ def test_a_run_file_that_check_would_refuse_is_written_and_told(tmp_path):
     report = json.loads(said.stdout)
     assert says(report["check"], PlanningMessage.GROUPS_OF_DEVICES, group=6)
     assert 15 in {error["number"] for error in report["errors"]}
+
+
+SCRIPT_OF_A_USER = """\
+#!/bin/bash
+#SBATCH -N 2 -p gpu-a,gpu-b
+#SBATCH --ntasks-per-node=1
+srun torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 12 --hidden-size 768 \
+--num-attention-heads 12 --seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 1 \
+--global-batch-size 64 --lr 6e-4 --min-lr 6e-5 --train-iters 100 --bf16
+"""
+
+
+def project_with_sites(folder: Path, **queues: str) -> Path:
+    """Copy the project's parameters, and add a site file for each name, with this one queue."""
+    shutil.copytree(PROJECT / "params", folder / "params")
+    slurm = (PROJECT / "params" / "sites" / "slurm.yaml").read_text()
+    for name, queue in queues.items():
+        text = slurm.replace("site: slurm\n", f"site: {name}\nqueues: {{{queue}: {{}}}}\n", 1)
+        (folder / "params" / "sites" / f"{name}.yaml").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("queues", "site"),
+    [
+        ({"oak": "gpu-b"}, "oak"),
+        ({"oak": "gpu-c"}, "slurm"),
+        ({"oak": "gpu-a", "elm": "gpu-b"}, "slurm"),
+        ({"oak": "gpu-a", "elm": "cpu"}, "oak"),
+    ],
+)
+def test_a_partition_tells_which_of_the_users_own_sites_a_script_is_for(tmp_path, queues, site):
+    project = project_with_sites(tmp_path, **queues)
+    found = adopt([("old.sbatch", SCRIPT_OF_A_USER)], "old", project)
+    assert found.findings.site.site == site
