@@ -51,7 +51,8 @@ def test_checks_are_numbered_in_the_order_of_the_causes(answer):
     first = explanation.as_dict()["first_causes"]
     notes = explanation.as_table().notes
     for number, (cause, note) in enumerate(zip(first, notes, strict=False), start=1):
-        assert says(note, SpeedMessage.CHECK, number=number, cause=cause)
+        check = note.splitlines()[0]
+        assert says(check, SpeedMessage.CHECK, number=number, cause=cause)
     assert len(first) > 1
 
 
@@ -102,3 +103,12 @@ def test_missing_facts_are_one_line_to_copy(answer):
     ]
     assert len(notes) == 1
     assert "--set micro_batch=1 --set global_batch=64" in notes[0]
+
+
+def test_what_usually_lies_behind_a_cause_follows_its_check() -> None:
+    (text,) = checks_of([_part("data wait")], 1)
+    check, behind = text.splitlines()
+    assert check.startswith("check 1, data wait")
+    assert "started anew each epoch (persistent_workers)" in behind
+    (alone,) = checks_of([_part("layout")], 1)
+    assert len(alone.splitlines()) == 1

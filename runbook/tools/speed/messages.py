@@ -9,6 +9,7 @@ class SpeedMessage(Message):
     """Messages about predicted step times."""
 
     BEST_CHANGE = "largest gain: --set {change}"
+    BEHIND_THE_CAUSE = "   usually behind it: {behind}"
     CHECK = "check {number}, {cause}: {action}. It is the cause if {confirming}."
     CLUES = "clues: {names}"
     COLUMNS_MISSING = (
