@@ -1,7 +1,6 @@
 """Write the docs pages that are generated from code: python tools/write_pages.py.
 
-It also updates the output in docs/explain.md, and the subjects in the tables with public stories
-and typical cases.
+It also updates the output in docs/explain.md, and the subjects in the table with public stories.
 """
 
 from __future__ import annotations
@@ -23,9 +22,6 @@ from runbook.planning.site_limits import tier_table
 from runbook.tools.speed.gap import explain_log
 from runbook.tools.speed.public_stories import TABLE, as_table, read_stories
 from runbook.tools.speed.story_subjects import subjects_in
-from runbook.tools.speed.typical_cases import TABLE as CASES
-from runbook.tools.speed.typical_cases import as_table as as_table_of_cases
-from runbook.tools.speed.typical_cases import read_cases
 
 PROJECT = Path(__file__).parents[1]
 MODELS = {
@@ -166,14 +162,6 @@ def stories_table() -> str:
     return as_table(replace(story, subjects=subjects_in(story.text.lower())) for story in stories)
 
 
-def cases_table() -> str:
-    """Return the table with typical cases, with the subjects that their texts have now."""
-    cases = read_cases()
-    return as_table_of_cases(
-        replace(case, subjects=subjects_in(case.text.lower())) for case in cases
-    )
-
-
 def _example_parts(page: str) -> tuple[str, str, str]:
     """Return the text before the question in the example, the question, and the text after it.
 
@@ -204,4 +192,3 @@ if __name__ == "__main__":
     (PROJECT / "docs" / "lumi-table.md").write_text(lumi_page(), encoding="utf-8")
     stories = PROJECT / "runbook" / "tools" / "speed" / TABLE
     stories.write_text(stories_table(), encoding="utf-8")
-    stories.with_name(CASES).write_text(cases_table(), encoding="utf-8")

@@ -17,7 +17,6 @@ from runbook.plan_file.schema import ModelShape
 from runbook.planning.cost.iteration import StepSetup, iteration
 from runbook.tools.speed.changes import modelled_parts
 from runbook.tools.speed.checks import checks_of
-from runbook.tools.speed.clues import clues_in
 from runbook.tools.speed.described_training import (
     DescribedTraining,
     described_training,
@@ -31,8 +30,8 @@ from runbook.tools.speed.parts import NEGLIGIBLE_SECONDS, GapPart, fill
 from runbook.tools.speed.published_rows import billions_in
 from runbook.tools.speed.ruled_out import causes_ruled_out
 from runbook.tools.speed.signs import distinct_lines, signs, stated_causes
-from runbook.tools.speed.similar_stories import SimilarStories, StoryIndex, prose_of
-from runbook.tools.speed.story_suspects import TWINS, with_stories
+from runbook.tools.speed.similar_stories import SimilarStories, StoryIndex
+from runbook.tools.speed.story_suspects import with_stories
 from runbook.tools.speed.suspects import LISTED_CAUSES, ranked_suspects
 from runbook.tools.speed.topics import asks_about_speed, complains
 
@@ -303,8 +302,7 @@ def _with_suspects(
     """
     symptoms = [part for part in parts if part.same_effect]
     suspects = ranked_suspects(description.text, description.facts, symptoms, slowdown)
-    clues = clues_in(prose_of(description.text))
-    suspects = with_stories(suspects, description.similar, clues)
+    suspects = with_stories(suspects, description.similar)
     plain = distinct_lines(description.text.lower())
     ruled_out = causes_ruled_out(plain) - {part.name for part in parts}
     suspects = [suspect for suspect in suspects if suspect.part.name not in ruled_out]
@@ -313,10 +311,7 @@ def _with_suspects(
     is_named = any(part.is_printed for part in ranked)
     for part, has_sign, _ in suspects:
         causes = _causes(ranked)
-        is_twin = part.name in TWINS and bool({*TWINS} & {*causes})
         is_wanted = len(causes) < LISTED_CAUSES and (has_sign or not is_named)
-        if is_twin and description.similar.stories and not part.same_effect:
-            continue
         if part.name not in causes and (part.same_effect or is_wanted):
             ranked.append(part)
     known = _causes(ranked)

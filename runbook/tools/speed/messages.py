@@ -11,7 +11,6 @@ class SpeedMessage(Message):
     BEST_CHANGE = "largest gain: --set {change}"
     BEHIND_THE_CAUSE = "   usually behind it: {behind}"
     CHECK = "check {number}, {cause}: {action}. It is the cause if {confirming}."
-    CLUES = "clues: {names}"
     COLUMNS_MISSING = (
         "the table has no column {missing} (its first line: {first_line}). A table of results "
         "begins with a line of column names as in published_results.csv: model, params_b, "
@@ -62,7 +61,6 @@ class SpeedMessage(Message):
     )
     ROW_NOT_READABLE = "{path}, line {line_num}: {error}. Save the table as CSV with commas."
     SIMILAR_STORIES = "accepted in {count} of {nearest} similar public stories ({addresses})"
-    TYPICAL_CASE = 'like "{text}"'
     TABLE_NOT_READABLE = "{path}: {reason}. Give the path of a CSV file."
     TABLE_NOT_UTF8 = "{path} is not UTF-8 text (byte {start}). Save the table as CSV in UTF-8."
     TABLE_TOO_LARGE = "{path} has more than {max_bytes} MiB, so it is not a table of results."

@@ -733,6 +733,13 @@ def ranked_suspects(
     return [*_as_parts(suspicions, symptoms)]
 
 
+def usual_remedy(cause: str) -> str:
+    """Return what to do about a cause if nothing more is known, or '' if there is no such remedy."""
+    remedies = {sign.cause: sign.remedy for sign in _SIGNS_OF_SET_UP if sign.remedy}
+    remedies |= {usual.cause: usual.remedy for usual in USUAL_CAUSES}
+    return REMEDIES.get(cause) or remedies.get(cause, "")
+
+
 def _signs_of_durations(text: str) -> Iterator[_Sign]:
     """Yield the signs in the times that a text states."""
     if is_out_of_proportion(text):
