@@ -20,6 +20,9 @@ class CliMessage(Message):
     DOCUMENT = "document {number}: {tokens} tokens{cut_note}"
     DOWNLOADED = "{files:,} files, {size} in {folder}: {fetched}; no file is missing"
     DRAFTED_FROM = "Drafted from the output of: {source}."
+    EMPTY_PROMPT = (
+        "a prompt is empty. Give some text, or leave the option out to use the run's own prompt"
+    )
     FETCHED = "{number:,} fetched in {duration}"
     FILL_IN_VALUES = "fill in the {marked} values marked FILL_IN in {site}; "
     FOLDER_OF_PREFIXES = "{folder} is a folder. It has token files at {prefixes}."

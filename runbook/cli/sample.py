@@ -6,6 +6,7 @@ from typing import Any, TextIO
 
 import click
 
+from runbook.cli.messages import CliMessage
 from runbook.cli.options import ITERATION, TRAINING_PHASE, NumberRange, on_run_folder
 from runbook.cli.signals import ended_in_order
 from runbook.plan_file import offline_defaults
@@ -77,6 +78,9 @@ def sample(
     from runbook.phases import trained_model
 
     texts = list(prompts)
+    if not all(texts):
+        raise click.BadParameter(CliMessage.EMPTY_PROMPT.fill(), param_hint="--prompt")
+
     if file:
         texts += _prompt_lines(file)
         if not texts:

@@ -198,4 +198,6 @@ def test_prompts_of_options_and_a_file_are_continued_together(folder, trainer, t
         file.write_bytes(content)
         done = CliRunner().invoke(cli, [*words, "--prompts", str(file)])
         assert done.exit_code == 2 and reason in done.output
+    done = CliRunner().invoke(cli, [*words, "--prompt", "Once", "--prompt", ""])
+    assert done.exit_code == 2 and CliMessage.EMPTY_PROMPT.fill() in done.output
     assert len(trainer) == 1
