@@ -162,12 +162,7 @@ def _by_path(word: str, variant: str, project: Path | None) -> RunFile:
     if path.is_file() and path.suffix not in (".yaml", ".yml"):
         raise ParamsError(ParamsMessage.NOT_A_RUN_FILE, word=word)
     if not path.exists():
-        if path.parent.is_dir():
-            beside = sorted(neighbor.name for neighbor in path.parent.glob("*.y*ml"))
-        else:
-            beside = []
-
-        near = nearest_names(path.name, beside)
+        near = _similar_run_files(Path(word), project)
         suggestion = f" Did you mean {' or '.join(near)}?" if near else ""
         raise ParamsError(ParamsMessage.NO_SUCH_RUN_FILE, word=word, suggestion=suggestion)
 
@@ -178,3 +173,23 @@ def _by_path(word: str, variant: str, project: Path | None) -> RunFile:
             project = project_root()
 
     return RunFile(path.resolve(), variant, project.resolve())
+
+
+def _similar_run_files(missing: Path, project: Path | None) -> list[str]:
+    """Return the paths of run files with a similar name, in the form in which they can be given.
+
+    A name without a folder is also looked up in params/.
+    """
+    folders = [missing.parent]
+    if not missing.parent.name:
+        folders.append(Path("params"))
+    root = project or project_root()
+    paths: list[str] = []
+    for folder in folders:
+        place = folder.expanduser()
+        if not place.is_dir():
+            place = root / place
+        names = sorted(neighbor.name for neighbor in place.glob("*.y*ml"))
+        paths += [str(folder / name) for name in nearest_names(missing.name, names)]
+
+    return paths

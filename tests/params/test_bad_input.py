@@ -269,8 +269,14 @@ def test_wrong_names_of_runs_and_variants_list_the_nearest(project: Path, monkey
     assert_about(
         refused(project, str(project / "params/tuy.yaml")),
         ParamsMessage.NO_SUCH_RUN_FILE,
-        suggestion=" Did you mean toy.yaml or other.yaml?",
+        suggestion=f" Did you mean {project}/params/toy.yaml or {project}/params/other.yaml?",
     )
+    for word in ("tuy.yaml", "params/tuy.yaml"):
+        assert_about(
+            refused(project, word),
+            ParamsMessage.NO_SUCH_RUN_FILE,
+            suggestion=" Did you mean params/toy.yaml or params/other.yaml?",
+        )
     assert_about(refused(project, "models"), no_such_run, word="models")
 
 
