@@ -13,6 +13,7 @@ from toy_run import open_run, write_metrics
 
 from runbook.core.errors import RecordError
 from runbook.core.files import write_text
+from runbook.core.locks import hold
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p06_evaluation import phase as evaluation
 from runbook.phases.phase_steps import MEASURING, phase_step, train_step
@@ -146,6 +147,8 @@ def test_scores_before_and_after_are_kept_compared_and_not_measured_twice(opened
         "corpus" in evaluation.evaluate(run_folder("local", opened.folder.parent)).as_text()
         and len(asked) == 1
     )
+    with hold(opened.folder, "a test"):
+        assert "corpus" in evaluation.evaluate(opened.folder).as_text(), "it takes no lock"
 
 
 def test_weights_are_scored_after_their_model_left_the_parameters(opened, asked):

@@ -353,11 +353,20 @@ def _remove_old_scores(measuring: StepOfRun) -> None:
         (folder / BUILT_IN).unlink(missing_ok=True)
 
 
+def _is_measured(run: ScoredRun) -> bool:
+    """Return whether nothing is left to measure, or nothing can be measured."""
+    return run.framework != OURS or not measuring_step(run.folder, run.plan).why_not_done()
+
+
 def evaluate(folder: Path) -> Table:
     """Compute missing scores for the newest checkpoint, and return all scores."""
     run = read_scored_run(folder)
-    with hold_run(folder, "evaluating"):
+    if _is_measured(run):
+        # Nothing is written, so the scores of a run in a read-only folder can be shown.
         done = measure_built_in(run)
+    else:
+        with hold_run(folder, "evaluating"):
+            done = measure_built_in(run)
     return Table(read_scores(folder), f"Scores of {folder.name}", (done,))
 
 
