@@ -113,7 +113,7 @@ def summary_table(plan: Plan) -> Table:
         ("rules", *_rules(plan)),
     ]
     return Table(
-        [{"what": name, "plan": value, "beside it": note} for name, value, note in rows],
+        [{"what": name, "plan": value, "note": note} for name, value, note in rows],
         "In short",
     )
 

@@ -91,6 +91,4 @@ def test_the_smoke_test_in_short_includes_its_start():
     rows = {row["what"]: row for row in summary_table(make_plan(load(RUN))).rows}
     row = rows["smoke test"]
     assert row["plan"] == PlanningMessage.SMOKE_TEST_TIME.fill(duration="2 min")
-    assert row["beside it"] == PlanningMessage.START_AND_STEPS.fill(
-        start_up="2 min", steps="0.46 s"
-    )
+    assert row["note"] == PlanningMessage.START_AND_STEPS.fill(start_up="2 min", steps="0.46 s")

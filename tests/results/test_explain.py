@@ -278,7 +278,9 @@ def test_the_model_expects_what_the_users_of_756_reached_after_the_changes(told)
 def test_the_table_and_the_figure_say_what_was_expected_planned_and_reached(models):
     log = parse_lines(RECOMPUTING_70B.splitlines())
     explanation = explain(RECOMPUTING_70B, log, read_facts(RECOMPUTING_70B, {}), models)
-    text = explanation.as_table().as_text()
+    table = explanation.as_table()
+    assert table.columns[-1] == "--set", "the last column has arguments for it"
+    text = table.as_text()
     for line in (
         "expected (as given): ",
         "reached: 47",

@@ -102,7 +102,11 @@ class Explanation:
         Notes in the table name the expected, planned and reached figures, and the assumed and
         missing facts.
         """
-        rows = [part.as_row() | {"seconds": _cost_text(part)} for part in self.parts]
+        rows = []
+        for part in self.parts:
+            row = part.as_row() | {"seconds": _cost_text(part)}
+            row["--set"] = row.pop("words")
+            rows.append(row)
         if not any(part.seconds for part in self.parts):
             rows = [{name: row[name] for name in ("name", "evidence", "remedy")} for row in rows]
         notes = [*checks_of(self.parts, LISTED_CAUSES)]
