@@ -57,6 +57,7 @@ class PhaseMessage(Message):
     )
     CHECKPOINTS_OF_ANOTHER_TRAINING = "{foreign}: from another training run"
     CHECKS_FAILED = "{number_of_failures} of {number_of_checks} checks failed: {failures}"
+    CHECK_UNKNOWN = "unknown in {phase}: {name}: {value}"
     COMMAND_FAILED = "{command} ended with {how}.{hint}\n{err}"
     COMPILER_OF_OTHER_CUDA = "nvcc {compiler}, torch built with {cuda}"
     COPIES_CANNOT_RUN = (

@@ -198,6 +198,8 @@ def card(folder: Path, phases: Sequence[str] = PHASES, ended_in: str = "") -> st
     trained = [training for training in trained if training.phase not in unverified]
     comparison = [row for row in comparison if row["phase"] not in unverified]
     parts = ["", f"{folder.name}: {head}", Table(rows).as_text()]
+    if not ended_in:
+        parts += _unknown_checks(run, phases)
     for training in trained:
         losses = [loss for _, loss in training.history.losses]
         if losses:
@@ -239,6 +241,25 @@ def _verdict_of(run: RunState, phases: Sequence[str]) -> str:
         return run.verdict
     first_and_last = dict.fromkeys((phases[0], phases[-1]))
     return f"{run_verdict(states)}, {' to '.join(first_and_last)}"
+
+
+def _unknown_checks(run: RunState, phases: Sequence[str]) -> list[str]:
+    """Return a line for each unknown check, if the verdict of these phases is unknown."""
+    states = [state for state in run.phases if state.phase in phases]
+    if run_verdict(states) != "unknown":
+        return []
+    lines = []
+    for state in states:
+        checks = state.record.checks if state.record else ()
+        for check in checks:
+            if check.verdict == "unknown":
+                lines.append(
+                    PhaseMessage.CHECK_UNKNOWN.fill(
+                        phase=state.phase, name=check.name, value=check.value
+                    )
+                )
+
+    return lines
 
 
 def write_tables(folder: Path, out: Path) -> list[Path]:

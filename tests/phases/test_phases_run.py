@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from html import unescape
 
@@ -319,6 +320,20 @@ def test_the_card_of_a_run_to_a_phase_has_the_verdict_of_those_phases(
         "\n\nlocal: unknown, 01-environment to 02-data\n"
     )
     assert card(finished.folder, PHASES).startswith("\n\nlocal: fail\n")
+
+
+def test_the_card_of_an_unknown_run_names_the_unknown_checks(finished, runs):
+    for phase, verdict in (("02-data", "unknown"), ("05-analysis", "fail")):
+        opened = open_run(phase, runs=runs)
+        opened.session.check(Check(f"texts of {phase}", verdict, "not counted", "at least one"))
+        with contextlib.suppress(RecordError):
+            phase_end.plain_end(phase)(opened)
+    line = PhaseMessage.CHECK_UNKNOWN.fill(
+        phase="02-data", name="texts of 02-data", value="not counted"
+    )
+    assert line in card(finished.folder, [PHASE, "02-data"]).splitlines()
+    assert line not in card(finished.folder, [PHASE])
+    assert line not in card(finished.folder), "the run failed for another reason"
 
 
 def test_the_card_of_an_interrupted_run_does_not_show_results_of_later_phases_as_its_own(
