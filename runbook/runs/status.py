@@ -28,10 +28,10 @@ from runbook.params.catalogues import read_site
 from runbook.params.project import find_run_file, run_names
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.fewer_replicas import newest_change
-from runbook.plan_file.phase_names import FULL, PHASES
+from runbook.plan_file.phase_names import FULL, PHASES, SMOKE
 from runbook.plan_file.schema import read_plan
 from runbook.records.manifest import changed_records
-from runbook.records.run_state import NOT_RUN, RunState, read_run, read_runs
+from runbook.records.run_state import NOT_RUN, OUTDATED, RunState, read_run, read_runs
 from runbook.results.expected_loss import ExpectedLoss, newest_expected_loss
 from runbook.results.history import read_events
 from runbook.results.near_copy_counts import NearCopyCounts, near_copies
@@ -167,7 +167,7 @@ def status_of_all(runs: Path | None) -> str:
         if run.problem:
             numbers = run.problem.splitlines()[0]
         else:
-            numbers = _numbers(run.numbers)
+            numbers = _numbers_in_short(run)
 
         rows.append(
             {
@@ -457,6 +457,25 @@ def _numbers(results: Mapping[str, object]) -> str:
     text = f"loss {first} to {last}"
     if results.get("tokens_per_second"):
         text += f", {_number(results['tokens_per_second'], ',.0f')} tokens/s"
+    return text
+
+
+def _numbers_in_short(run: RunState) -> str:
+    """Return the newest loss and throughput of a run.
+
+    A running training has no results yet. Then the numbers are those of the smoke test, and say so.
+    """
+    text = _numbers(run.numbers)
+    if not text:
+        return ""
+    trained = ""
+    for phase in run.phases:
+        has_loss = phase.record is not None and "last_loss" in phase.record.results
+        if has_loss and phase.state != OUTDATED:
+            trained = phase.phase
+
+    if trained == SMOKE and run.phase != SMOKE:
+        return f"{SMOKE}: {text}"
     return text
 
 

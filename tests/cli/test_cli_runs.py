@@ -22,7 +22,7 @@ from runbook.params.messages import ParamsMessage
 from runbook.phases import open_phase as phases
 from runbook.phases import phase_end
 from runbook.phases.messages import PhaseMessage
-from runbook.plan_file.phase_names import PHASES
+from runbook.plan_file.phase_names import FULL, PHASES, SMOKE
 from runbook.records import run_state
 from runbook.records.messages import RecordMessage
 from runbook.results.messages import ResultMessage
@@ -98,6 +98,18 @@ def test_status_of_all_names_the_phase_that_failed_and_not_the_newest(runbook, m
         phase_end.plain_end(failed.phase)(failed)
     phase_end.plain_end("00-plan")(phases.open_run_phase(settings, "00-plan"))
     assert re.search(r"^local +03-smoke-test +interrupted ", runbook("status").out, re.MULTILINE)
+
+
+def test_status_of_all_says_that_numbers_are_the_smoke_tests(runbook, made):
+    settings = params.load("local", set_words=["model=tiny"])
+    smoke = phases.open_run_phase(settings, SMOKE)
+    smoke.session.add_results({"first_loss": 10.9, "last_loss": 7.1})
+    smoke.session.finish()
+    (row,) = [cells for cells in table_rows(runbook("status").out) if cells[0] == "local"]
+    assert (row[1], row[-1]) == (SMOKE, "loss 10.90 to 7.10")
+    phases.open_run_phase(settings, FULL).session.close()
+    (row,) = [cells for cells in table_rows(runbook("status").out) if cells[0] == "local"]
+    assert (row[1], row[-1]) == (FULL, f"{SMOKE}: loss 10.90 to 7.10")
 
 
 def test_a_runs_folder_is_named_to_run_as_it_is_to_status(runbook, made):
