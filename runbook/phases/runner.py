@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from runbook import params
-from runbook.core.errors import ParamsError, RunbookError
+from runbook.core.errors import ParamsError, RecordError, RunbookError
 from runbook.core.locks import HOLDER_VARIABLE, hold
 from runbook.core.processes import identify
 from runbook.core.units import show_duration
@@ -37,6 +37,7 @@ from runbook.records.engine.execute import Outcome, execute_phase, refuse_hand_e
 from runbook.records.engine.execution_end import ExecutionState, ending_in_order
 from runbook.records.run_state import UNREADABLE, read_run
 from runbook.runs import run_files, run_folder, this_machine
+from runbook.runs.messages import RunMessage
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.status import refuse_while_a_job_runs
 from runbook.runs.step import StepState
@@ -133,6 +134,8 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
             folder,
             say,
         )
+        if not (folder / "run.yaml").exists():
+            raise RecordError(RunMessage.RUN_FOLDER_MOVED, folder=folder, name=folder.name)
         write_report(folder)
 
     return outcome, folder

@@ -63,6 +63,10 @@ class RunMessage(Message):
         "PBS cannot exclude a node: ask the site to take it offline (pbsnodes -o), or name the "
         "hosts in select."
     )
+    RUN_FOLDER_MOVED = (
+        "{folder} was moved or removed while the run was under way. Its job may still be running: "
+        "runbook cancel {name} ends it, once the folder is back at its place."
+    )
     STEP_OUTPUT_CHANGED = (
         "{step} is finished, but {fault}. Its results are therefore not used, and nothing "
         "was started. Restore the file from a copy (its checksum is in "

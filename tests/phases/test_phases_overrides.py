@@ -14,7 +14,7 @@ from toy_run import PROJECT, TOY
 
 import runbook
 from runbook import params
-from runbook.core.errors import ParamsError
+from runbook.core.errors import ParamsError, RecordError
 from runbook.display.output_place import SERVER_VARIABLE
 from runbook.params import PARAMETERS
 from runbook.params.messages import ParamsMessage
@@ -211,6 +211,16 @@ def test_the_command_line_takes_over_too_and_begins_anew_where_it_is_told_to(pro
     assert not (folder / "overrides.yaml").exists()
     (history,) = (folder / "history").glob("run-*")
     assert (history / "overrides.yaml").exists()
+
+
+def test_a_run_whose_folder_was_moved_says_so(project, runs, monkeypatch):
+    def run_phase(request, settings, plan, folder, phase, say):
+        folder.rename(folder.with_name("moved"))
+        return Outcome("failed", 1, "", folder / "records" / f"{phase}.ipynb")
+
+    monkeypatch.setattr(run, "run_phase", run_phase)
+    with refuses(RecordError, RunMessage.RUN_FOLDER_MOVED, folder=runs / "local", name="local"):
+        run.run_phases(RunRequest("local", to_phase="0"), print)
 
 
 def test_a_hand_edit_in_a_master_is_refused_before_anything_is_written(project, runs, executed):
