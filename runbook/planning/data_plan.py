@@ -45,6 +45,16 @@ class BlendPart(PlannedFiles):
     """Share of the tokens in this text that is used for training."""
 
 
+@dataclass(frozen=True)
+class TextFiles:
+    """The files of a text whose tokens nobody has counted yet."""
+
+    file_bytes: int
+    """Size of all files on disk."""
+    text_bytes: float
+    """Estimated bytes of text in them; more than `file_bytes` if files are compressed."""
+
+
 BYTES_OF_TEXT_PER_TOKEN = 4.0
 """Approximate bytes per GPT-2 token in English prose (measured: 4.13 for books, 3.13 for technical
 text).
@@ -156,7 +166,7 @@ def _part(settings: Settings, text: TextShare) -> BlendPart:
     if dataset.kind == TOKENIZED and names_pair(text.folder):
         prefix = text.folder
     train, validation, test = _prefixes(settings, text, folder, prefix)
-    tokens, tokens_from = _tokens(settings, dataset)
+    tokens, tokens_from = _tokens(settings, text)
     estimated_bytes = 0
     if tokens:
         token_width = token_bytes(settings.model.vocabulary)
@@ -305,8 +315,21 @@ def split_shares(split: str) -> tuple[float, float, float]:
     return (first / total, second / total, third / total)
 
 
-def _tokens(settings: Settings, dataset: Dataset) -> tuple[int, str]:
+def is_counted(text: TextShare) -> bool:
+    """Return whether the catalogue has the size of a text.
+
+    It does not if data.folder replaces the shipped corpus, because that may be any text.
+    """
+    dataset = text.dataset
+    is_replaced = dataset.kind == "corpus" and bool(text.folder)
+    return bool(dataset.tokens or dataset.text_bytes) and not is_replaced
+
+
+def _tokens(settings: Settings, text: TextShare) -> tuple[int, str]:
+    if not is_counted(text):
+        return 0, PlanningMessage.TOKENS_NOT_KNOWN.fill()
     data = settings.run.data
+    dataset = text.dataset
     ends = dataset.documents if data.append_eod else 0
     if dataset.tokens:
         if data.tokenizer == "gpt2":
@@ -317,12 +340,9 @@ def _tokens(settings: Settings, dataset: Dataset) -> tuple[int, str]:
         source = PlanningMessage.TOKENS_OF_CATALOGUE.fill(counted=counted, ends=ends)
         return dataset.tokens + ends, source
 
-    if dataset.text_bytes:
-        tokens = round(dataset.text_bytes / BYTES_OF_TEXT_PER_TOKEN)
-        source = PlanningMessage.TOKENS_OF_TEXT.fill(
-            text_bytes=dataset.text_bytes,
-            bytes_per_token=BYTES_OF_TEXT_PER_TOKEN,
-        )
-        return tokens + ends, source
-
-    return 0, PlanningMessage.TOKENS_NOT_KNOWN.fill()
+    tokens = round(dataset.text_bytes / BYTES_OF_TEXT_PER_TOKEN)
+    source = PlanningMessage.TOKENS_OF_TEXT.fill(
+        text_bytes=dataset.text_bytes,
+        bytes_per_token=BYTES_OF_TEXT_PER_TOKEN,
+    )
+    return tokens + ends, source

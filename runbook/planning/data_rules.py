@@ -1,19 +1,22 @@
 """Rules for the training text: files, blend, sources, epochs, tokenizer and vocabulary."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import NamedTuple
 
 from runbook.core.checks import Check, judge
-from runbook.core.units import show_count
+from runbook.core.units import show_bytes, show_count
 from runbook.params.schema.entries import TOKENIZED
 from runbook.params.schema.value_types import parse_names
 from runbook.params.settings import Settings
 from runbook.planning.data_plan import (
+    BYTES_OF_TEXT_PER_TOKEN,
     GPT2_END_OF_DOCUMENT,
     BlendPart,
     DataPlan,
+    TextFiles,
     split_shares,
 )
 from runbook.planning.messages import PlanningMessage
@@ -45,16 +48,29 @@ def check_data(settings: Settings, plan: DataPlan) -> list[Check]:
     ]
 
 
-def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
+FEW_EPOCHS = 4
+"""Text may be read this often with almost no loss against fresh text (Muennighoff et al. 2023,
+"Scaling Data-Constrained Language Models", arXiv 2305.16264).
+"""
+
+
+def check_epochs(
+    phase: str,
+    tokens: int,
+    plan: DataPlan,
+    files: Mapping[str, TextFiles] = MappingProxyType({}),
+) -> list[Check]:
     """Check whether training on this many tokens would read any text more than once.
 
-    In a blend, the text that is read most often is checked.
+    In a blend, the text that is read most often is checked. `files` has the files of texts whose
+    tokens are not counted yet. An estimate from their size leaves the verdict unknown, but it warns
+    if a text would be read more than a few times.
     """
     if plan.mock:
         return []
     name = f"{phase}: text read once"
     rule = PlanningMessage.READ_ONCE_RULE.fill()
-    texts = _training_texts(plan)
+    texts = [_with_estimate(text, files) for text in _training_texts(plan)]
     for text in texts:
         if not text.tokens:
             if plan.parts:
@@ -85,6 +101,12 @@ def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
         )
         remedy = PlanningMessage.TAKE_MORE_TEXT.fill()
 
+    estimated = [text.files for text in texts if text.files]
+    if estimated:
+        value = _as_estimate(value, estimated)
+        verdict = "warn" if most_epochs > FEW_EPOCHS else "unknown"
+        return [Check(name, verdict, value, rule, remedy if verdict == "warn" else "")]
+
     return [
         judge(
             name,
@@ -97,17 +119,38 @@ def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
     ]
 
 
+def _as_estimate(value: str, estimated: Sequence[TextFiles]) -> str:
+    """Return how often text is read, and that this is an estimate from the size of its files."""
+    file_bytes = sum(files.file_bytes for files in estimated)
+    is_compressed = any(files.text_bytes > files.file_bytes for files in estimated)
+    return PlanningMessage.ESTIMATED_FROM_FILES.fill(
+        value=value,
+        size=show_bytes(file_bytes),
+        files="text, some compressed" if is_compressed else "text",
+    )
+
+
 class _TrainingText(NamedTuple):
     """A text with its weight in the blend and the number of training tokens (0 if unknown)."""
 
     dataset: str
     weight: float
     tokens: float
+    # Files from which the tokens are estimated; None if the tokens are counted or unknown
+    files: TextFiles | None = None
+
+
+def _with_estimate(text: _TrainingText, files: Mapping[str, TextFiles]) -> _TrainingText:
+    """Return the text with estimated tokens, if they are unknown but its files are not."""
+    text_files = files.get(text.dataset)
+    if text.tokens or text_files is None:
+        return text
+    return text._replace(tokens=text_files.text_bytes / BYTES_OF_TEXT_PER_TOKEN, files=text_files)
 
 
 def _training_texts(plan: DataPlan) -> list[_TrainingText]:
     if not plan.parts:
-        return [_TrainingText("", 1.0, plan.estimated_tokens * plan.train_share)]
+        return [_TrainingText(plan.dataset, 1.0, plan.estimated_tokens * plan.train_share)]
     training_texts: list[_TrainingText] = []
     for part in plan.parts:
         training_texts.append(

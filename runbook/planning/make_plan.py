@@ -2,9 +2,10 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from runbook.core.checks import Check
@@ -31,6 +32,7 @@ from runbook.planning.cost.time_and_money import Speed, estimate
 from runbook.planning.data_plan import (
     GPT2_END_OF_DOCUMENT,
     DataPlan,
+    TextFiles,
     plan_data,
     text_on_site,
 )
@@ -171,6 +173,7 @@ def make_plan(
     machine: Machine | None = None,
     measured: Calibrations | None = None,
     given_checks: Sequence[Check] = (),
+    text_files: Mapping[str, TextFiles] = MappingProxyType({}),
 ) -> Plan:
     """Compute everything a run needs.
 
@@ -178,7 +181,8 @@ def make_plan(
     clock, network or environment. `machine` has the facts about this machine; without it, checks
     that need these facts are `unknown`. `measured` contains step times from smoke tests on this
     machine, which correct the planned ones. `given_checks` are checks on files, which only the
-    caller may read; they count like all other checks in the plan.
+    caller may read; they count like all other checks in the plan. `text_files` are the files of
+    texts whose tokens are not counted, by the name of the text.
     """
     data = plan_data(settings)
     smoke = smoke_choice(settings)
@@ -194,7 +198,7 @@ def make_plan(
     memories = dict[str, memory.PhaseMemory]()
     for choice in (smoke, full):
         rules = [*check_layout(choice), *check_schedule(choice)]
-        rules += check_epochs(choice.phase, duration(choice).tokens, data)
+        rules += check_epochs(choice.phase, duration(choice).tokens, data, text_files)
         checks += check_nodes(settings, choice)
         checks += [*rules, *check_cpu(choice, machine)]
         if any(check.verdict == "fail" for check in rules):

@@ -49,6 +49,7 @@ class PlanningMessage(Message):
     )
     TOKENS_READ_BY_TEXT = "{tokens} tokens wanted: {repeats}"
     TEXT_READ = "{text} read {epochs:.2f} times"
+    ESTIMATED_FROM_FILES = "{value} (an estimate from {size} of {files}; 02-data counts the tokens)"
     READ_ONCE_RULE = "a run reads its training text at most once"
     TAKE_MORE_TEXT = (
         "Use more text, or fewer iterations; repeating it a few times does little harm."

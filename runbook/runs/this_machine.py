@@ -15,6 +15,7 @@ from runbook.core.checks import Check
 from runbook.core.errors import DataError, ProgramError, RecordError
 from runbook.core.files import write_text
 from runbook.params import Settings
+from runbook.params.schema.entries import TOKENIZED
 from runbook.params.schema.site import Site
 from runbook.plan_file.json_records import as_json
 from runbook.plan_file.phase_names import SMOKE
@@ -22,10 +23,13 @@ from runbook.planning import Calibration, Calibrations, Machine, Plan, make_plan
 from runbook.planning.choice import smoke_choice
 from runbook.planning.cost.calibration import calibrate, read_calibration
 from runbook.planning.cost.step_time import planned_profile
+from runbook.planning.data_plan import TextFiles, is_counted
 from runbook.planning.data_rules import VOCABULARY_CHECK, check_vocabulary
 from runbook.results.history import History
 from runbook.runs.packed_environments import environment_checks
 from runbook.runs.run_files import read_plan_file
+from runbook.tokens.sources.dataset_files import dataset_files
+from runbook.tokens.sources.input_files import text_per_byte
 from runbook.tokens.vocabulary_size import read_vocabulary_size
 
 PROBE = "runbook.training.probe"
@@ -66,7 +70,31 @@ def make_plan_here(
     machine = measure_machine(settings.site)
     if machine and core_flops:
         machine = replace(machine, core_flops=core_flops)
-    return make_plan(settings, machine, measured, checks)
+    return make_plan(settings, machine, measured, checks, uncounted_texts(settings))
+
+
+def uncounted_texts(settings: Settings) -> dict[str, TextFiles]:
+    """Return the files of each text without a known size, if this machine can read them."""
+    files = {}
+    for text in settings.texts:
+        dataset = text.dataset
+        is_readable = dataset.kind == "local" or (text.folder and dataset.kind != TOKENIZED)
+        if is_counted(text) or not is_readable:
+            continue
+        if dataset.kind == "corpus":
+            # data.folder replaces the shipped corpus with files of any name.
+            dataset = dataset.model_copy(update={"files": [], "pattern": "*"})
+        try:
+            paths = dataset_files(dataset, project=settings.project, folder=text.folder)
+            sizes = [path.stat().st_size for path in paths]
+        except (DataError, OSError):
+            # The text may be on the cluster only. 02-data reports files that cannot be read.
+            continue
+        shares = [text_per_byte(path) for path in paths]
+        text_bytes = sum(size * share for size, share in zip(sizes, shares, strict=True))
+        files[text.name] = TextFiles(sum(sizes), text_bytes)
+
+    return files
 
 
 def measure_core_flops(settings: Settings) -> float:

@@ -4,6 +4,7 @@ reads them.
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from dataclasses import replace
@@ -23,7 +24,10 @@ from runbook.phases.p02_data import phase as data
 from runbook.phases.p02_data.share_checks import share_checks
 from runbook.phases.phase_steps import TOKENIZE, VERSIONS, YOUNGER_OPTIONS, phase_step
 from runbook.phases.token_inputs import text_identity, tokenize_options
+from runbook.planning.data_plan import TextFiles
+from runbook.planning.messages import PlanningMessage
 from runbook.records.done_marks import fingerprint, read_mark
+from runbook.runs import this_machine
 from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.pipeline.tokenize_options import NEUTRAL_VALUES, TokenizeOptions, read_manifest
@@ -238,12 +242,34 @@ def test_sources_are_chosen_by_keys_of_the_run_and_a_wrong_name_is_warned_of(pro
 def test_epochs_are_checked_as_soon_as_the_tokens_are_counted(project, words, read_most):
     open_phase = opened(project, *words)
     names = [f"{phase}: {READ_ONCE}" for phase in ("03-smoke-test", "04-training")]
-    planned = {check.name: check.verdict for check in open_phase.run.plan.checks}
-    assert [planned[name] for name in names] == ["unknown", "unknown"]
+    planned = {check.name: check for check in open_phase.run.plan.checks}
+    assert [planned[name].verdict for name in names] == ["warn", "warn"], "an estimate, of 80 lines"
+    assert all(says(planned[name].value, PlanningMessage.ESTIMATED_FROM_FILES) for name in names)
     data.tokenize(open_phase)
     checks = {check.name: check for check in data.verify(open_phase).checks}
     assert [checks[name].verdict for name in names] == ["warn", "warn"], "80 lines are few"
     assert read_most in checks[names[1]].remedy
+    assert not any(
+        says(check.value, PlanningMessage.ESTIMATED_FROM_FILES) for check in checks.values()
+    )
+
+
+def test_files_of_uncounted_text_are_measured_if_they_can_be_read(project):
+    def measured(*words):
+        settings = params.load("local", set_words=[*TOY, *words], project=project)
+        return this_machine.uncounted_texts(settings)
+
+    plain = (project / "fruit" / "one.jsonl").stat().st_size
+    assert measured("data.dataset=fruit", BLEND)["fruit"] == TextFiles(plain, plain)
+    packed = project / "fruit" / "two.jsonl.gz"
+    packed.write_bytes(gzip.compress(b'{"text": "cherry"}\n' * 1000))
+    size = packed.stat().st_size
+    # The entry's pattern has plain files only; the corpus is replaced by files of any name.
+    assert measured("data.dataset=fruit")["fruit"] == TextFiles(plain, plain)
+    assert measured("data.folder=fruit")["corpus"] == TextFiles(plain + size, plain + 3.0 * size)
+    shutil.rmtree(project / "stone")
+    assert measured("data.dataset=fruit", BLEND).keys() == {"fruit"}
+    assert measured() == {}, "the shipped corpus is counted"
 
 
 def test_epochs_that_the_plan_knew_are_not_checked_again(project):

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runbook.core.units import show_bytes, show_count
 from runbook.params.schema.entries import Dataset, Model
 from runbook.plan_file.token_index import index_bytes
 from runbook.planning import Check, make_plan
 from runbook.planning.data_plan import (
+    TextFiles,
     held_out_split,
     plan_data,
     split_shares,
@@ -242,6 +244,33 @@ def test_repeated_text_is_told_and_not_refused(verdicts: Callable[..., dict[str,
         "04-training: text read once"
     ]
     assert unknown.verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("text_bytes", "files", "epochs", "verdict"),
+    [
+        (4_096_000, "text", 1.0, "unknown"),
+        (600_000, "text", 6.83, "warn"),
+        (4_096_000 * 3, "text, some compressed", 0.33, "unknown"),
+    ],
+)
+def test_uncounted_text_is_estimated_from_the_size_of_its_files(text_bytes, files, epochs, verdict):
+    file_bytes = min(text_bytes, 4_096_000)
+    settings = build(
+        {"training": {"iterations": 1000}},
+        dataset=CORPUS.model_copy(update={"tokens": 0, "text_bytes": 0}),
+    )
+    text_files = {"corpus": TextFiles(file_bytes, text_bytes)}
+    checks = {check.name: check for check in make_plan(settings, text_files=text_files).checks}
+    check = checks["04-training: text read once"]
+    read = PlanningMessage.TOKENS_READ.fill(
+        tokens="1.02 M", available=show_count(text_bytes / 4), epochs=epochs
+    )
+    assert check.value == PlanningMessage.ESTIMATED_FROM_FILES.fill(
+        value=read, size=show_bytes(file_bytes), files=files
+    )
+    remedy = PlanningMessage.TAKE_MORE_TEXT.fill() if verdict == "warn" else ""
+    assert (check.verdict, check.remedy) == (verdict, remedy)
 
 
 def test_azure_merges_default_is_caught() -> None:

@@ -295,6 +295,8 @@ def verify(run: PlannedRun, session: Session) -> CheckTable:
 def _epoch_checks(run: PlannedRun, ready: Sequence[Path]) -> list[Check]:
     """Apply the rules about epochs that the plan could not apply to a text with uncounted tokens."""
     unknown = {check.name for check in run.plan.checks if check.verdict == "unknown"}
+    planned_texts = run.plan.data.parts or (run.plan.data,)
+    was_counted = all(text.estimated_tokens for text in planned_texts)
 
     def with_counted_tokens(files: AnyFiles) -> AnyFiles:
         names = {*files.train, *files.validation, *files.test}
@@ -307,7 +309,7 @@ def _epoch_checks(run: PlannedRun, ready: Sequence[Path]) -> list[Check]:
     checks: list[Check] = []
     for phase in (SMOKE, FULL):
         checks += check_epochs(phase, run.plan.phases[phase].duration.tokens, data)
-    return [check for check in checks if check.name in unknown]
+    return [check for check in checks if check.name in unknown or not was_counted]
 
 
 def _num_tokens(prefix: Path, is_ready_made: bool) -> int:

@@ -310,8 +310,17 @@ def cut_shards(files: Iterable[Path], most_bytes: int, *, empty: bool = False) -
 
 def text_estimate(segment: Segment) -> float:
     """Estimate how many bytes of text a segment has."""
-    kind, compression = kind_of(Path(segment.path))
-    return (segment.end - segment.start) * _EXPANSION.get(compression or kind, 1.0)
+    return (segment.end - segment.start) * text_per_byte(Path(segment.path))
+
+
+def text_per_byte(path: Path) -> float:
+    """Return how many bytes of text a file has per byte on disk, according to its name.
+
+    >>> text_per_byte(Path("a.jsonl")), text_per_byte(Path("a.jsonl.zst"))
+    (1.0, 3.0)
+    """
+    kind, compression = kind_of(path)
+    return _EXPANSION.get(compression or kind, 1.0)
 
 
 def content_sample(path: Path) -> int:
