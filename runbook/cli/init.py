@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "--device",
     default="",
     metavar="NAME",
-    help="The GPUs, such as A100-40GB (default: ask the scheduler).",
+    help="The GPUs, such as A100-40GB, or cpu (default: ask the scheduler).",
 )
 @click.option(
     "--devices-per-node",

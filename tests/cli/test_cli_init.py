@@ -123,6 +123,40 @@ def test_two_commands_lead_there_from_a_laptop_too(runbook, programs, tmp_path, 
     assert runbook("check", "oak").out.endswith(f"oak: {PhaseMessage.EVERYTHING_FITS.fill()}\n")
 
 
+def test_a_site_without_gpus_is_drafted_for_its_cpus(runbook, slurm, project):
+    flags = ("--device", "cpu", "--devices-per-node", 2)
+    said = runbook("init", ".", "--site", "oak", *flags)
+    assert (said.code, said.err) == (0, "")
+    values = sourced_values(project / "params/sites/oak.yaml", "device", "cores_", "node")
+    given = {key: values[key].value for key in ("device", "devices_per_node")}
+    asked = {key: values[key].value for key in ("cores_per_node", "nodes")}
+    assert given == {"device": "cpu", "devices_per_node": 2}
+    assert asked == {"cores_per_node": 128, "nodes": 40}, "the nodes without a GPU"
+    assert runbook("render", "oak", "--out", "scripts").code == 0
+    script = (project / "scripts/jobs/04-training/job.sh").read_text()
+    assert "#SBATCH --partition=cpu\n" in script
+    assert "gpus" not in "".join(re.findall(r"^#SBATCH.*$", script, re.MULTILINE))
+    assert runbook("check", "oak").code == 0
+
+
+def test_a_pbs_site_without_gpus_requests_none(runbook, programs, project):
+    flags = ("--scheduler", "pbs", "--device", "cpu", "--devices-per-node", 2)
+    assert runbook("init", ".", "--site", "oak", *flags, "--cores-per-node", 16).code == 0
+    text = (project / "params/sites/oak.yaml").read_text()
+    assert "ngpus" not in text and "its torch the GPUs" not in text
+    assert runbook("render", "oak", "--out", "scripts").code == 0
+    script = (project / "scripts/jobs/04-training/job.sh").read_text()
+    assert "#PBS -l select=1:ncpus=16\n" in script
+
+
+def test_the_processes_of_a_cpu_node_are_left_to_the_person(runbook, slurm, project):
+    assert runbook("init", ".", "--site", "oak", "--device", "CPU").code == 0
+    values = sourced_values(project / "params/sites/oak.yaml", "device")
+    assert values["device"].value == "cpu"
+    marked = Sourced(FILL_IN, SiteSetupMessage.PROCESSES_PER_NODE.fill())
+    assert values["devices_per_node"] == marked
+
+
 def test_each_value_of_the_site_says_where_it_came_from(runbook, slurm, project):
     assert runbook("init", ".", "--site", "oak").code == 0
     site = project / "params/sites/oak.yaml"

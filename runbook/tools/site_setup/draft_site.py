@@ -31,6 +31,10 @@ LAUNCHERS = {
 }
 
 
+CPU = "cpu"
+"""Device of a site whose nodes compute without GPUs."""
+
+
 @dataclass(frozen=True)
 class ClusterWish:
     """What a person chose for their cluster.
@@ -43,6 +47,11 @@ class ClusterWish:
     device: str = ""
     devices_per_node: int = 0
     cores_per_node: int = 0
+
+    @property
+    def computes_on_cpu(self) -> bool:
+        """Return whether the person chose the nodes' CPUs, not GPUs."""
+        return self.device.lower() == CPU
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ def check_cluster_wish(cluster_wish: ClusterWish) -> None:
     if not is_name(cluster_wish.name):
         raise ParamsError(SiteSetupMessage.NOT_A_SITE_NAME, cluster_wish_name=cluster_wish.name)
 
-    if not cluster_wish.device:
+    if not cluster_wish.device or cluster_wish.computes_on_cpu:
         return
     if find_accelerator(cluster_wish.device) is None:
         near = ", ".join(accelerators.nearest_accelerators(cluster_wish.device))
@@ -124,7 +133,7 @@ site: {cluster_wish.name}
 title: {write_scalar(_title(cluster_wish.name, device, scheduler))}
 {_scheduler_line(cluster_wish, cluster)}
 launcher: {LAUNCHERS.get(scheduler, LAUNCHERS["slurm"])}
-python: {write_scalar(python)}  # the one that ran runbook init; nodes must see it, and its torch the GPUs
+python: {write_scalar(python)}  # the one that ran runbook init; {_must_see(device)}
 
 hardware:
   device: {device}  # {device_source}
@@ -132,7 +141,7 @@ hardware:
 
 {_queue_text(cluster)}
 {_default_text(cluster, kind)}
-{PBS_DIRECTIVES if is_pbs else SLURM_DIRECTIVES}
+{_directives_text(device, is_pbs=is_pbs)}
 environment:
   megatron:
     CUDA_DEVICE_MAX_CONNECTIONS: "1"  # Megatron overlaps tensor-parallel communication only with this
@@ -146,9 +155,21 @@ environment:
 {_facts_text(cluster, date)}"""
 
 
+def _must_see(device: str) -> str:
+    """Return what the nodes must see with the Python of a site."""
+    return "nodes must see it" if device == CPU else "nodes must see it, and its torch the GPUs"
+
+
+def _directives_text(device: str, *, is_pbs: bool) -> str:
+    """Return the directives of a site. PBS needs none where no GPU is requested."""
+    if not is_pbs:
+        return SLURM_DIRECTIVES
+    return "" if device == CPU else PBS_DIRECTIVES
+
+
 def _title(name: str, device: str, scheduler: str) -> str:
     """Return a title for a site: its name, its GPUs and its queue."""
-    devices = "GPUs" if device == FILL_IN else device
+    devices = {FILL_IN: "GPUs", CPU: "CPUs"}.get(device, device)
     queue = {"slurm": "Slurm", "pbs": "PBS"}.get(scheduler, "a queue")
     return ", ".join((name, devices, queue))
 
@@ -222,8 +243,11 @@ def _sourced(
 def _node_kind(cluster_wish: ClusterWish, cluster: Cluster) -> tuple[NodeKind, int]:
     """Return the node type for the site, and how many such nodes there are.
 
-    Choose the kind with the requested device, or else the kind with the most GPUs in total.
+    Choose the kind with the requested device, or else the kind with the most GPUs in total. For
+    CPUs, choose the most frequent kind without GPUs.
     """
+    if cluster_wish.computes_on_cpu:
+        return max(cluster.kinds, key=_without_devices_and_nodes, default=(NodeKind(), 0))
     wish_device = find_accelerator(cluster_wish.device)
     for kind, count in cluster.kinds:
         device = find_accelerator(kind.device)
@@ -232,6 +256,12 @@ def _node_kind(cluster_wish: ClusterWish, cluster: Cluster) -> tuple[NodeKind, i
             return kind, count
 
     return NodeKind(), 0
+
+
+def _without_devices_and_nodes(row: tuple[NodeKind, int]) -> tuple[bool, int]:
+    """Return the sort key for a node type and its count: without GPUs first, then by count."""
+    kind, count = row
+    return not kind.devices, count
 
 
 def _device_choices(name: str) -> list[str]:
@@ -283,6 +313,8 @@ def full_name(name: str) -> str:
 
 def _device(cluster_wish: ClusterWish, kind: NodeKind, cluster: Cluster) -> tuple[str, str]:
     """Return the device in a node, or a placeholder, and where this comes from."""
+    if cluster_wish.computes_on_cpu:
+        return CPU, SiteSetupMessage.GIVEN_BY_OPTION.fill(option="device")
     if cluster_wish.device:
         return full_name(cluster_wish.device), f"given by --device {cluster_wish.device}"
     source = SiteSetupMessage.SCHEDULER_CALLS_IT.fill(source=cluster.source, device=kind.device)
@@ -305,21 +337,25 @@ def _hardware_lines(
 ) -> Iterator[str]:
     """Yield lines about node hardware, each with its source."""
     source = cluster.source
-    unknown = "GPUs of a node (GCDs on MI250X: eight on a node of four cards)"
+    on_cpu = device == CPU
+    if on_cpu:
+        unknown = SiteSetupMessage.PROCESSES_PER_NODE.fill()
+    else:
+        unknown = "GPUs of a node (GCDs on MI250X: eight on a node of four cards)"
     yield _sourced(
         "devices_per_node",
         cluster_wish.devices_per_node,
-        kind.devices,
+        0 if on_cpu else kind.devices,
         source,
         unknown,
     )
-    accelerator = find_accelerator(device)
-    if accelerator is None:
+    accelerator = None if on_cpu else find_accelerator(device)
+    if accelerator is None and not on_cpu:
         yield (
             "# device_memory, peak_tflops: taken from the table of peaks if it has the device's "
             "name"
         )
-    else:
+    if accelerator:
         precisions = [name for name in ("fp16", "bf16", "fp32") if name in accelerator.peaks]
         peaks = ", ".join(f"{name}: {accelerator.peaks[name]:g}" for name in precisions)
         memory_gib = named_memory(device) // 2**30
@@ -457,7 +493,8 @@ def run_text(name: str, project: Path, *, is_whole: bool) -> str:
     if is_whole:
         site = read_site(name, project)[0]
         devices = site.hardware.devices_per_node
-        precision = "bf16" if peak_of(site, "bf16") else "fp16"
+        has_bf16 = peak_of(site, "bf16") or site.hardware.device == CPU
+        precision = "bf16" if has_bf16 else "fp16"
 
     steps_per_copy = max(1, GLOBAL_BATCH // devices)
     batch = devices * steps_per_copy

@@ -31,6 +31,7 @@ class SiteSetupMessage(Message):
     ONE_OF_DEVICES = "{source}: one of {devices}"
     PEAKS_BY_DATASHEET = "of one device, dense, from its datasheet"
     PROGRAM_ON_PATH = "{program} is on the PATH of the machine that runbook init ran on"
+    PROCESSES_PER_NODE = "processes per node, each with its share of the cores; 1 or 2 for a start"
     SCHEDULER_CALLS_IT = "{source} calls it {device}"
     TORCHRUN = "one task per node, which starts one process per GPU"
     SCHEDULER_WAS_ASKED = "The scheduler was asked: {answer}"
