@@ -101,7 +101,8 @@ def test_a_phase_by_hand_shows_plan_and_counts(
     assert "not known" not in said.split(title)[0]
     compared = titled_table(said, title)
     assert {"tokens", "text (MB)"} <= {row["what"] for row in compared}
-    assert "remark" not in compared[0], "no row has a remark"
+    assert {row["planned"] for row in compared} == {""}, "the plan knows nothing of this text"
+    assert all(row["remark"] for row in compared)
     assert "other" in said
     sentence = "An ordinary document."
     assert any(text.startswith(sentence) for text in EDGE_TEXTS)

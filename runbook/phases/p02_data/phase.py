@@ -45,7 +45,7 @@ from runbook.phases.token_inputs import (
 )
 from runbook.plan_file.phase_names import DATA, FULL, SMOKE
 from runbook.planning import Check
-from runbook.planning.data_plan import RECORD_SHARE, PlannedFiles
+from runbook.planning.data_plan import RECORD_SHARE, PlannedFiles, is_counted
 from runbook.planning.data_rules import check_epochs, check_vocabulary
 from runbook.planning.token_preparation import FUSED_BYTES_PER_SECOND
 from runbook.records.session import Session
@@ -478,7 +478,10 @@ def _planned_work(run: PlannedRun) -> dict[str, float | None]:
     }
     if plan.data.estimated_bytes:
         planned["token files (MB)"] = plan.data.estimated_bytes / 1e6
-    text_sizes = [text.dataset.text_bytes for text in run.settings.texts]
+    text_sizes = []
+    for text in run.settings.texts:
+        text_sizes.append(text.dataset.text_bytes if is_counted(text) else 0)
+
     # If the size of one text is unknown, so is the total.
     if text_sizes and all(text_sizes):
         planned["text (MB)"] = sum(text_sizes) / 1e6
