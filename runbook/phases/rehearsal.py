@@ -30,10 +30,10 @@ from runbook.plan_file.json_records import as_json, from_json
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.rehearsed_work import RehearsedRank
 from runbook.plan_file.schema import PhasePlan
-from runbook.planning.choice import full_choice, smoke_choice
+from runbook.planning.choice import Choice, full_choice, smoke_choice
 from runbook.planning.cost.counted_step import Replay, stage_times
 from runbook.planning.cost.iteration import StepModel
-from runbook.planning.cost.memory import RESERVE
+from runbook.planning.cost.memory import RESERVE, workspace_bytes
 from runbook.planning.cost.step_inputs import memory_of, modelled_device, setup_for
 from runbook.planning.make_plan import Plan, make_plan
 from runbook.runs import this_machine
@@ -77,6 +77,7 @@ class Stage(RehearsedRank):
     """A rank in the job, with counts from its dry run and the plan for its stage."""
 
     planned_bytes: int
+    """Planned memory without cuBLAS workspaces, which a dry run does not allocate."""
     planned_flops: int
 
 
@@ -317,7 +318,8 @@ def rehearse_run(
     else:
         counted_ranks = _count_here(plan, phase, chosen, say or (lambda _: None))
 
-    stages = tuple(_planned_stage(plan, phase, counted) for counted in counted_ranks)
+    workspaces = workspace_bytes(_choice_of(settings, phase))
+    stages = tuple(_planned_stage(plan, phase, counted, workspaces) for counted in counted_ranks)
     replay, basis = _replayed(settings, plan, phase, stages)
     return Rehearsal(
         run=settings.name,
@@ -334,11 +336,16 @@ def rehearse_run(
     )
 
 
-def _planned_stage(plan: Plan, phase: str, counted: Any) -> Stage:
+def _choice_of(settings: Settings, phase: str) -> Choice:
+    """Return the choice for a training phase."""
+    return full_choice(settings) if phase == FULL else smoke_choice(settings)
+
+
+def _planned_stage(plan: Plan, phase: str, counted: Any, workspaces: int) -> Stage:
     """Return the counts from the dry run for a rank, together with the plan for its stage."""
     stage = counted["stage"]
     planned = {
-        "planned_bytes": plan.memory[phase].least_by_stage[stage],
+        "planned_bytes": plan.memory[phase].least_by_stage[stage] - workspaces,
         "planned_flops": planned_flops(plan.phases[phase], stage),
     }
     failure = "the counts of the dry run cannot be read:"
@@ -367,7 +374,7 @@ def _replayed(
     """
     phase_plan = plan.phases[phase]
     parallel = phase_plan.parallel
-    choice = full_choice(settings) if phase == FULL else smoke_choice(settings)
+    choice = _choice_of(settings, phase)
     # If a stage has more than one rank, the first one represents it.
     first_of_stage = {stage.stage: stage for stage in reversed(stages)}
     if len(first_of_stage) < parallel.pipeline:

@@ -360,7 +360,7 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
         late_gradients=stored.gradients if has_late_gradients else 0,
         moments=_moments(choice, parameters),
         buffers=_engine_buffers(choice, parameters)
-        + _workspaces(choice)
+        + workspace_bytes(choice)
         + _dummy_gradients(choice, stage)
         + _gathered_sequence(choice, stage)
         + (bucket if keeps_bucket else 0),
@@ -655,7 +655,7 @@ def _moments(choice: Choice, parameters: int) -> int:
     return round(parameters * moment_bytes / (replicas if is_sharded else 1))
 
 
-def _workspaces(choice: Choice) -> int:
+def workspace_bytes(choice: Choice) -> int:
     """Return the bytes of all cuBLAS workspaces on a GPU."""
     device = device_of(choice.site)
     if device is None or device.family not in _WORKSPACE_FAMILIES:
