@@ -73,7 +73,7 @@ STORES = (
 )
 """Folders that programs write to if their variable is set. They may be shared.
 
-The default of one of them matters, because upstream programs use it without being told to.
+The default of one of them matters, because upstream programs use it even if no variable is set.
 """
 
 LOCK_NAME = "lock"

@@ -73,28 +73,25 @@ def interface_address(name: str) -> str:
 
     The text is empty if the interface has no address or does not exist.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
-        try:
-            reply = fcntl.ioctl(
-                probe_socket.fileno(), _GET_ADDRESS, struct.pack("256s", name.encode())
-            )
-        except OSError:
-            return ""
-
-    return socket.inet_ntoa(reply[20:24])
+    reply = _ask_about_interface(name, _GET_ADDRESS)
+    return socket.inet_ntoa(reply[20:24]) if reply else ""
 
 
 def hardware_address(name: str) -> str:
     """Return the hardware address of an interface, or an empty string."""
+    reply = _ask_about_interface(name, _GET_HARDWARE)
+    if not reply:
+        return ""
+    return reply[18:24].hex(":")
+
+
+def _ask_about_interface(name: str, request: int) -> bytes:
+    """Return the answer of the kernel about an interface; empty if it has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
         try:
-            reply = fcntl.ioctl(
-                probe_socket.fileno(), _GET_HARDWARE, struct.pack("256s", name.encode())
-            )
+            return fcntl.ioctl(probe_socket.fileno(), request, struct.pack("256s", name.encode()))
         except OSError:
-            return ""
-
-    return reply[18:24].hex(":")
+            return b""
 
 
 def loopback_error() -> str:

@@ -458,9 +458,9 @@ def _layers_in_flight(choice: Choice, stage: int) -> float:
     layers, remainder = divmod(choice.stage_layers[stage], chunks)
     if not remainder:
         return layers * in_flight
-    groups, rest = divmod(in_flight, layout.pipeline)
-    kept = [layers + (chunk < remainder) for chunk in range(chunks)] * (groups // chunks + 1)
-    return layout.pipeline * sum(kept[:groups]) + rest * kept[groups]
+    whole_groups, in_last_group = divmod(in_flight, layout.pipeline)
+    kept = [layers + (chunk < remainder) for chunk in range(chunks)] * (whole_groups // chunks + 1)
+    return layout.pipeline * sum(kept[:whole_groups]) + in_last_group * kept[whole_groups]
 
 
 def _layer_activations(choice: Choice) -> tuple[float, float]:
